@@ -175,10 +175,13 @@ class FlowActor(DeployedFlow):
         prefix: np.ndarray | None = None,
         committed: np.ndarray | None = None,
     ) -> Tensor:
-        """Compute `value` with gradients."""
-        trace = self._critic_trace(observation, keys, True, self._commit(prefix, committed, observation))
-        reads_network = self.critic is not None and self.critic.needs != CriticNeed.PRIVILEGED
-        context = self.backbone.encode(self._inputs(observation)) if reads_network else None
+        """Compute `value` with gradients; a critic that detaches its input gets one without a graph."""
+        required = self._critic_needs(CriticNeed.PRIVILEGED)
+        trace = self._critic_trace(observation, keys, required, self._commit(prefix, committed, observation))
+        context = None
+        if self.critic is not None and not required:
+            with torch.set_grad_enabled(torch.is_grad_enabled() and not self.critic.detach):
+                context = self.backbone.encode(self._inputs(observation))
         return self._value(trace, context, len(observation))
 
     @autocast_method

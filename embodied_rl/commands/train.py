@@ -7,6 +7,7 @@ from pathlib import Path
 
 from embodied_rl.actors.learning import checkpoint
 from embodied_rl.actors.placement import describe_placement, resolve_placement
+from embodied_rl.assembly import build
 from embodied_rl.config import freeze as configuration
 from embodied_rl.config import plugins
 from embodied_rl.config.freeze import suggest_name
@@ -28,7 +29,7 @@ from embodied_rl.training.device_memory import choose_micro_batch
 from embodied_rl.training.final_report import PAGE
 from embodied_rl.training.loop import train
 from embodied_rl.training.planner import plan_selection, stored
-from embodied_rl.training.run_checks import check_run, find_random_weights
+from embodied_rl.training.run_checks import check_preload, check_run, find_random_weights
 from embodied_rl.training.worker_pool import rank_timeout
 
 
@@ -206,6 +207,7 @@ def lock_run_to_resume(config: TrainConfig, held: ExitStack) -> str:
     longer = read_run_to_resume(config)[0]  # once more: it may have been changed until the lock was held
     if longer.reward.name is not None:
         check_model(longer.reward, SimulatorKind.find(longer.sim).spec)
+    check_preload(longer, build.find_method(longer.algo).needs, SimulatorKind.find(longer.sim).spec)
     if (note := extension.extend_run(folder, longer.train.iterations)) is not None:
         print(note)
     return str(folder.path)

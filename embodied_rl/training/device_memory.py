@@ -92,9 +92,11 @@ def check_device(found: DeviceMemory, config: TrainConfig, advice: str) -> None:
             code="gpu-memory-update",
         )
     if found.peak > found.free:
+        own = hasattr(build.find_method(config.algo).options, "micro_batch")
+        key, most = ("micro_batch", "at most, or auto") if own else ("minibatch", "on each rank at most")
         raise UserError(
-            f"algo.micro_batch={found.micro_batch} takes {format_bytes(found.peak)}, and {free}. "
-            f"Give algo.micro_batch={update.most_rows(found.free)} at most, or auto.",
+            f"algo.{key}={found.micro_batch} takes {format_bytes(found.peak)}, and {free}. "
+            f"Give algo.{key}={update.most_rows(found.free)} {most}.",
             code="gpu-memory-micro-batch",
         )
 

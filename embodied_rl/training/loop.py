@@ -99,4 +99,8 @@ def describe_beginning(parts: Parts) -> list[str]:
         notes.append(f"Iterations 1-{parts.needs.warmup}: the critic alone learns, the policy stays as it is")
     if parts.kept != "images":
         notes.append(f"Computed once for all epochs: {parts.kept} of what the network keeps frozen")
+    if parts.replay is not None and parts.replay.offline:
+        episodes = [episode for storage in parts.replay.offline for episode in storage.list_episodes()]
+        good = sum(episode.success for episode in episodes)
+        notes.append(f"Offline: {len(episodes)} episodes of {config.replay.preload}, {good} of them successful")
     return [*notes, *describe_reward(config.reward)]

@@ -23,7 +23,7 @@ from embodied_rl.rollout.replay.format import ReplayFormat
 from embodied_rl.runtime import selection as runtimes
 from embodied_rl.runtime.ranks.torchrun_launcher import TorchrunPlace
 from embodied_rl.runtime.simulators.kind import SimulatorKind
-from embodied_rl.schema import PolicyNode, TrainConfig
+from embodied_rl.schema import PolicyNode, ReplayNode, TrainConfig
 from embodied_rl.system.untrusted_files import name_file
 from embodied_rl.training.device_memory import DeviceMemory, check_device, measure_device
 from embodied_rl.training.run_parts import count_decisions, make_replay_format
@@ -163,8 +163,9 @@ def check_disk(config: TrainConfig, size: RunSize) -> None:
     free = shutil.disk_usage(existing).free
     if config.runtime == "local" and size.replay > free:
         raise UserError(
-            f"replay.capacity={config.replay.capacity} decisions take {format_bytes(size.replay)} on the disk, and "
-            f"{existing} has {format_bytes(free)}. Give a smaller replay.capacity, or replay.root on another disk.",
+            f"The replay storage takes {format_bytes(size.replay)} of the {format_bytes(free)} that {existing} has: "
+            f"replay.capacity={config.replay.capacity} decisions, and those between two checkpoints (train.decisions × "
+            "checkpoint.every). Lower one of these, or give replay.root on another disk.",
             code="disk-too-small",
         )
 
@@ -198,6 +199,9 @@ def check_run(config: TrainConfig) -> RunSize:
     needs = build.find_method(config.algo).needs
     if needs.learns_from == "replay":
         check_replay(config)
+    elif config.replay != ReplayNode():
+        message = f"replay.*: algo.name={config.algo.name} does not learn from replay. Leave these keys out."
+        raise UserError(message, code="key-unused")
     if needs.learns_from == "demonstrations":
         name = config.algo.name
         message = f"algo.name={name} does not learn from rollouts; `embodied-rl {name}` is the command for it."
@@ -217,7 +221,8 @@ def check_run(config: TrainConfig) -> RunSize:
     check_reward(config, spec, needs)
     size = measure_run(config, needs, spec)
     check_rollout_delay(config.policy.delay, config.policy.executed, spec, config.sim.options.get("inference_delay"))
-    check_minibatch(config, needs, size.rows)
+    if needs.learns_from == "rollouts":
+        check_minibatch(config, needs, size.rows)
     check_memory(config, needs, size)
     check_disk(config, size)
     if size.device is not None:
@@ -226,7 +231,11 @@ def check_run(config: TrainConfig) -> RunSize:
 
 
 def check_replay(config: TrainConfig) -> None:
-    """Check that ranks collect what they store, in a new folder, and without a delay; raise `UserError` otherwise."""
+    """Check that ranks collect what they store, in a new folder, without a delay or a scorer's reward.
+
+    Raises:
+        UserError: they do not; the message names the key.
+    """
     name, root = config.algo.name, config.replay.root
     if root is not None and Path(root).exists() and (not Path(root).is_dir() or any(Path(root).iterdir())):
         raise UserError(f"replay.root={root} is not empty. Give a new folder.", code="replay-not-empty")
@@ -235,6 +244,12 @@ def check_replay(config: TrainConfig) -> None:
             f"algo.name={name} learns from replay, which each rank collects itself: give mode=sync, and no "
             f"plan.rollout_workers (mode={config.mode}, plan.rollout_workers={config.plan.rollout_workers}).",
             code="replay-with-rollout-workers",
+        )
+    if config.reward.name is not None and config.reward.mode != "audit":
+        raise UserError(
+            f"reward.name={config.reward.name}: algo.name={name} learns from replay, which holds only the simulator's "
+            "rewards. Give reward.mode=audit, or reward=off.",
+            code="replay-with-scorer",
         )
     if config.policy.delay:
         raise UserError(
@@ -254,7 +269,14 @@ def check_preload(config: TrainConfig, needs: Needs, spec: SimulatorSpec) -> Non
         return
     _, embodiment = build.outline_backbone(config.policy, spec)
     expected = ReplayFormat.of_simulator(spec, 1, 2, embodiment.executed)
-    for storage in open_offline(Path(config.replay.preload)):
+    storages = open_offline(Path(config.replay.preload))
+    if not any(storage.list_episodes() for storage in storages):
+        raise UserError(
+            f"replay.preload={config.replay.preload} holds no whole episode: one that ended in success or failure, or "
+            "by the time limit with a final observation.",
+            code="replay-empty",
+        )
+    for storage in storages:
         storage.format.check_robot(expected, f"replay.preload={config.replay.preload}")
         if needs.critic and config.policy.critic == "privileged" and not storage.format.privileged_names:
             raise UserError(
@@ -262,8 +284,6 @@ def check_preload(config: TrainConfig, needs: Needs, spec: SimulatorSpec) -> Non
                 "reads. Give policy.critic=prefix or expert.",
                 code="privileged-state-missing",
             )
-        if not len(storage):
-            raise UserError(f"replay.preload={config.replay.preload} holds no decision.", code="replay-empty")
         with name_file(Path(config.replay.preload)):
             embodiment.tokens(storage.list_instructions())
 

@@ -107,11 +107,10 @@ def assemble_parts(
     decisions = count_decisions(config, method.needs, kind.spec, actor)
     scoring = make_scoring(config, kind.spec, method.needs, decisions, folder)
     extras = list_extra_columns(config.reward, kind.spec)
-    envs, replays = config.sim.num_envs // ranks.size, method.needs.learns_from == "replay"
-    if replays:
+    envs = config.sim.num_envs // ranks.size
+    if method.needs.learns_from == "replay":
         layout = make_replay_format(config, kind.spec, actor, decisions, envs)
-        root = folder.path / "replay" if config.replay.root is None else Path(config.replay.root)
-        writers = (*writers, make_storage_factory(layout, root))
+        writers = (*writers, make_storage_factory(layout, Path(config.replay.root or folder.path / "replay")))
     work = RolloutWork(method.needs, decisions, segments, (*scoring, *writers), extras)
     kept = actor.keep_within(work.decisions * envs * segments, config.policy.cache_gigabytes * 1e9)
     if kind.limits.one_robot and config.plan.rollout_workers:
@@ -130,12 +129,8 @@ def assemble_parts(
     if kind.limits.one_robot and isinstance(experience, OwnExperience):
         evaluators = experience.share_simulators()
     replay = None
-    if replays:
-        assert isinstance(experience, OwnExperience), "checked before"
-        preload = config.replay.preload
-        replay = Replay(experience.find_storage(), () if preload is None else open_offline(Path(preload)))
-        if resumed is None:  # it may have been killed before its first checkpoint
-            replay.own.load({"replay/rows": np.zeros_like(replay.own.state()["replay/rows"])})
+    if method.needs.learns_from == "replay" and isinstance(experience, OwnExperience):
+        replay = open_replay(config, experience, ranks, anew=resumed is None)
     distiller = make_distiller(config, kind.spec, method.needs, ranks)
     return Parts(
         config, folder, ranks, kind, method.needs, actor, kept, sharding, algorithm, distiller, experience, segments,
@@ -159,9 +154,21 @@ def make_replay_format(
     where the time limit ends an episode.
     """
     executed, longest = actor.embodiment.executed, -(-spec.horizon // actor.embodiment.executed)
-    capacity = max(config.replay.capacity // config.sim.num_envs, 2 * longest + 1)
+    capacity = max(config.replay.capacity // config.sim.num_envs, 2 * longest + 2)
     spare = 2 * decisions * config.checkpoint.every
     return ReplayFormat.of_simulator(spec, envs, capacity, executed, spare=spare)
+
+
+def open_replay(config: TrainConfig, experience: OwnExperience, ranks: Ranks, anew: bool) -> Replay:
+    """Return the stored experience of a rank.
+
+    Its own storage is emptied where the run begins `anew`: it may have been killed before its first checkpoint.
+    """
+    own = experience.find_storage()
+    if anew:
+        own.load({name: np.zeros_like(value) for name, value in own.state().items()})
+    offline = () if config.replay.preload is None else open_offline(Path(config.replay.preload))
+    return Replay(own, offline, ranks.rank, ranks.size, config.train.time_limit == "terminal")
 
 
 def count_evaluation_envs(config: TrainConfig, ranks: Ranks) -> int:

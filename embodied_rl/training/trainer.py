@@ -197,6 +197,9 @@ class Trainer:
         state |= {f"guard/{name}": value for name, value in self._guard.state().items()}
         if self.parts.distiller is not None:
             state |= {f"distiller/{name}": value for name, value in self.parts.distiller.state().items()}
+        if self.parts.replay is not None:
+            self.parts.replay.own.flush()
+            state |= {f"replay/{name}": torch.from_numpy(value) for name, value in self.parts.replay.state().items()}
         gathered = self.ranks.gather(state)
         spread = shards.write_shards(self.folder.checkpoints, self.parts.sharding, self.ranks)
         if self.ranks.rank == 0:
@@ -245,6 +248,8 @@ class Trainer:
             self._guard.load(_part(mine, "guard/"))
             if self.parts.distiller is not None:
                 self.parts.distiller.load(_part(mine, "distiller/"))
+            if self.parts.replay is not None:
+                self.parts.replay.load({name: value.numpy() for name, value in _part(mine, "replay/").items()})
             shards.read_shards(place, self.parts.sharding)
             self.actor.version = version
             self._experience.load({name: value.numpy() for name, value in _part(mine, "collector/").items()})

@@ -27,13 +27,16 @@ KINDS = {
         "algo.sampler.layers=full", "algo.sampler.step_weights=null", "policy.critic=expert", "algo.noise_final=0.5"
     ),
     "replay": ("algo=filtered", *REPLAY),
+    "replay, rewound": (
+        "algo=awr", *REPLAY, "algo.critic_steps=4", "train.eval_every=0", "checkpoint.every=2", "replay.capacity=8"
+    ),
     "replay, critic": ("algo=awr", "algo.steps=6", "algo.critic_steps=4"),
     "replay, no checkpoint yet": ("algo=filtered", *REPLAY, "checkpoint.every=10", "train.eval_every=0"),
     "curriculum": ("curriculum=success_rate", "curriculum.rate=0.5"),
     "frozen perception, slices": ("policy.freeze_perception=true", "plan.slices=2", "algo.critic_replay=2"),
 }  # fmt: skip
 
-WITHOUT_CRITIC = ("grpo", "replay", "replay, critic", "replay, no checkpoint yet")
+WITHOUT_CRITIC = ("grpo", "replay", "replay, critic", "replay, rewound", "replay, no checkpoint yet")
 
 
 @pytest.mark.thorough

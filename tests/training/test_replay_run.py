@@ -54,6 +54,27 @@ def test_a_dry_run_shows_the_space_that_the_storage_takes(typed: Callable[..., A
     assert row.split()[2] == "MB" and float(row.split()[1]) == pytest.approx(taken / 1e6, rel=0.01)
 
 
+def test_an_algorithm_that_learns_from_rollouts_takes_no_replay(typed: Callable[..., Any]) -> None:
+    code, _, err = typed("train", *SMALL, *REACHING, "plan.ranks=1", "replay.capacity=9")
+    assert code == 2 and "[key-unused] replay" in err
+
+
+def test_a_run_does_not_go_on_with_other_offline_experience(typed: Callable[..., Any], tmp_path: Path) -> None:
+    """It has changed since the checkpoint, in what was seen by nobody but its results."""
+    assert typed("train", *FILTERED, "replay.root=first")[0] == 0
+    settings = (*FILTERED, "replay.preload=first", "run.root=second", "train.iterations=2")
+    assert typed("train", *settings)[0] == 0
+    rewards = np.load(tmp_path / "first" / "collector_0" / "reward.npy", mmap_mode="r+")
+    rewards += 1
+    rewards.flush()
+    again = ("train", "resume=last", "run.root=second", "train.iterations=4", "replay.preload=first")
+    code, _, err = typed(*again)
+    assert code == 2 and "replay.preload" in err, err
+    rewards -= 1
+    rewards.flush()
+    assert typed(*again)[0] == 0
+
+
 def test_a_run_learns_from_an_earlier_one_too(typed: Callable[..., Any], tmp_path: Path) -> None:
     """Which is not changed by it."""
     assert typed("train", *FILTERED, "algo.held_out=0", "replay.root=first")[0] == 0
@@ -118,6 +139,7 @@ def test_what_a_robot_recorded_needs_no_privileged_state(typed: Callable[..., An
         (("plan=split", "plan.rollout_workers=2"), "plan.rollout_workers=2"),
         (("policy.delay=1", "policy.executed=1"), "policy.delay=1"),
         (("replay.root=.",), "replay.root=."),
+        (("reward=oracle",), "reward.name="),
         (("replay.preload=nothing",), "nothing"),
         (("replay.capacity=100000000000",), "replay.capacity=100000000000"),
         (("replay.capacity=0",), "replay.capacity"),

@@ -3,14 +3,14 @@
 Shapes: B decisions, H control steps of a chunk, A action dimensions.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from embodied_rl.interfaces.sim import Array, Observation
-from embodied_rl.rollout.replay.format import ReplayFormat
+from embodied_rl.rollout.replay.format import ReplayError, ReplayFormat
 from embodied_rl.rollout.replay.storage import ReplayStorage, StoredEpisode
 from embodied_rl.rollout.writer import Writer, WriterFactory
 
@@ -22,15 +22,38 @@ class Replay:
     Attributes:
         own: storage that the run's rollouts are written to.
         offline: storages of other episodes, such as those of an earlier run.
+        rank, ranks: which of the ranks reads it, and their number. Each has its own storage, and every ranks-th of the
+            offline episodes.
+        ends_at_time_limit: whether the time limit counts as the end of the task, see `train.time_limit`; the storages
+            keep it as a truncation.
     """
 
     own: ReplayStorage
     offline: tuple[ReplayStorage, ...] = ()
+    rank: int = 0
+    ranks: int = 1
+    ends_at_time_limit: bool = False
 
     @property
     def storages(self) -> tuple[ReplayStorage, ...]:
         """Return the storages; a decision's first number is the position of its storage here."""
         return self.own, *self.offline
+
+    def list_episodes(self, storage: int) -> list[StoredEpisode]:
+        """Return the whole episodes of a storage that this rank learns from."""
+        found = self.storages[storage].list_episodes()
+        return found[self.rank :: self.ranks] if storage else found
+
+    def state(self) -> dict[str, Array]:
+        """Return a checksum of the content of each offline storage, if there are any, for `load`."""
+        return {"offline": np.array([each.checksum() for each in self.offline], np.int64)} if self.offline else {}
+
+    def load(self, state: Mapping[str, Array]) -> None:
+        """Check that the offline storages are those of a `state`; raise `ReplayError` otherwise."""
+        mine = self.state()
+        if mine.keys() != state.keys() or any(not np.array_equal(state[name], mine[name]) for name in mine):
+            message = "replay.preload is not what the run began with, or has changed. Give the same experience."
+            raise ReplayError(message, code="replay-checkpoint-mismatch")
 
     def list_decisions(self, storage: int, episodes: list[StoredEpisode]) -> Array:
         """Return the decisions of a storage's episodes: int64 [B, 3], numbers of storage, track and slot."""

@@ -17,7 +17,7 @@ from embodied_rl.system.untrusted_files import parse_json
 
 NAME, VERSION = "embodied-rl replay", 1
 
-_ROBOT = ("cameras", "state_names", "action_names", "action_low", "action_high", "control_hz")
+_ROBOT = ("cameras", "state_names", "privileged_names", "action_names", "action_low", "action_high", "control_hz")
 REMEDY = "Give another folder, or delete this one if its content is not needed."
 
 
@@ -146,6 +146,11 @@ class ReplayFormat:
         )
 
     @property
+    def action_dim(self) -> int:
+        """Return A."""
+        return len(self.action_names)
+
+    @property
     def slots(self) -> int:
         """Return the number of rows that a track has room for."""
         return self.capacity + self.spare
@@ -188,11 +193,16 @@ class ReplayFormat:
     def check_robot(self, wanted: "ReplayFormat", where: str) -> None:
         """Raise `ReplayError` at the first difference in cameras, state, actions or rate; see `check`.
 
-        Privileged state may be absent, as in recordings of a robot.
+        Privileged state may be absent, as in recordings of a robot, and the executed actions of a chunk may be more or
+        fewer.
         """
-        images = {name: field for name, field in self.fields.items() if name.startswith("images/")}
-        for name in (*_ROBOT, *images, *(("privileged_names",) if self.privileged_names else ())):
-            have, want = (each.fields.get(name) or getattr(each, name, "absent") for each in (self, wanted))
+        fields = wanted.fields | _played(self.executed, wanted.action_dim)
+        resized = replace(wanted, executed=self.executed, fields=fields)
+        optional = set() if self.privileged_names else {"privileged", "privileged_names"}
+        found, asked = self._listed(), resized._listed()
+        compared = (*_ROBOT, *(name for name in asked if name.startswith("the field ")))
+        for name in (name for name in compared if name.removeprefix("the field ").strip("'") not in optional):
+            have, want = found.get(name, "absent"), asked.get(name, "absent")
             if have != want:
                 message = f"{where}: {name} is {have} there, and {want} here. It is the experience of another robot."
                 raise ReplayError(message, code="replay-format-mismatch")
@@ -226,6 +236,8 @@ class ReplayFormat:
             required = _bookkeeping().keys() | _played(1, 1).keys() | {"state", "instruction"}
             if absent := sorted(required - layout.fields.keys()):
                 raise KeyError(f"fields.{absent[0]}")
+            if min(layout.tracks, layout.executed) < 1 or layout.capacity < 2 or layout.spare < 0:
+                raise ValueError("a size is out of range")
         except (TypeError, KeyError, AttributeError, ValueError) as error:
             raise ReplayError(f"{where} is damaged ({error!r}). {REMEDY}", code="replay-damaged") from error
         return layout

@@ -35,6 +35,8 @@ class Texts:
     """
 
     def __init__(self, path: Path | None = None, write: bool = True):
+        if path is not None:
+            check_ends(path, ReplayError)
         self._file: IO[bytes] | None = _locked(path) if path is not None and write else None
         self._texts: list[str] = []
         if path is not None:
@@ -45,6 +47,9 @@ class Texts:
                 self.close()
                 message = f"{path} is missing or damaged ({error}). {REMEDY}"
                 raise ReplayError(message, code="replay-damaged") from error
+            if not all(isinstance(text, str) for text in self._texts):
+                self.close()
+                raise ReplayError(f"{path} holds a line that is no text. {REMEDY}", code="replay-damaged")
             if self._file is not None:
                 self._file.truncate(len(whole[0]) + len(whole[1]))
         self._numbers = {text: number for number, text in enumerate(self._texts)}
@@ -138,11 +143,14 @@ def open_arrays(folder: Path, layout: ReplayFormat, write: bool) -> dict[str, Ar
     arrays: dict[str, Array] = {}
     for name, field in layout.fields.items():
         path, shape = folder / make_file_name(name), layout.shape(name)
+        check_ends(path, ReplayError)
         try:
             array = np.load(path, mmap_mode="r")  # mapping for writing would lengthen a truncated file
-        except DAMAGED_ARRAY as error:
+        except (*DAMAGED_ARRAY, EOFError) as error:
             message = f"{path} is missing or damaged ({shorten(error)}). {REMEDY}"
             raise ReplayError(message, code="replay-damaged") from error
+        if not isinstance(array, np.memmap):
+            raise ReplayError(f"{path} is no .npy file. {REMEDY}", code="replay-damaged")
         if (array.shape, array.dtype.str) != (shape, field.dtype):
             raise ReplayError(
                 f"{path} holds {array.dtype.str} {list(array.shape)}, and {FORMAT} describes {field.dtype} "

@@ -85,14 +85,26 @@ class Ring:
         self.arrays["kind"][tracks, self.slots(numbers)] = FieldKind.LOST
         self._refresh(tracks, numbers)
 
-    def rewind(self, count: Array) -> None:
-        """Remove the rows that came after the first `count` (int64 [tracks]) of each track."""
+    def find_lost(self) -> Array:
+        """Return whether the newest row of each track is lost, bool [tracks]."""
+        tracks = np.arange(self.format.tracks)
+        return (self.count > 0) & (self.arrays["kind"][self.last(tracks)] == FieldKind.LOST)
+
+    def rewind(self, count: Array, lost: Array) -> None:
+        """Remove the rows that came after the first `count` (int64 [tracks]) of each track.
+
+        Rows that were lost since, because their episode's worker died later, become complete again; `lost` is
+        `find_lost` of that time.
+        """
         if (gone := int((self.count - count).max())) > self.format.spare:
             log.warning("replay: up to %d rows of a track are gone; 'spare' rows keep them for a resumed run", gone)
         later = self.arrays["row"] > count[:, None]
         self.arrays["row"][later] = 0
         self.arrays["kind"][later] = FieldKind.EMPTY
         self.count[:] = count
+        for track in np.flatnonzero(self.find_lost() & ~lost.astype(bool)).tolist():
+            slots = self.slots(self._running(track))
+            self.arrays["kind"][track, slots] = FieldKind.COMPLETE
         self._refresh_all()
 
     def whole_episodes(self, track: int) -> list[Array]:

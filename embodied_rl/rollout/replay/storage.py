@@ -9,13 +9,14 @@ Shapes: B decisions of an episode, n environments of one call, Hx executed actio
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from zlib import crc32
 
 import numpy as np
 from torch import Tensor
 
 from embodied_rl.interfaces.policy import Decision, NoiseKeys
 from embodied_rl.interfaces.sim import Array, Episode, Observation, SimulatorSpec, Source, StepResult
-from embodied_rl.rollout.replay.format import FieldKind, ReplayError, ReplayFormat
+from embodied_rl.rollout.replay.format import REMEDY, FieldKind, ReplayError, ReplayFormat
 from embodied_rl.rollout.replay.replay_files import TEXTS, Texts, make_folder, open_arrays, read_format
 from embodied_rl.rollout.replay.ring import Ring, Values
 from embodied_rl.rollout.writer import Writer, select_outcome
@@ -110,7 +111,19 @@ class ReplayStorage(Writer):
         """
         storage = cls.__new__(cls)
         storage._attach(read_format(folder), folder, write=False)
+        storage._check_numbers(folder)
         return storage
+
+    def _check_numbers(self, folder: Path) -> None:
+        """Raise `ReplayError` if a row that can be sampled has a number out of its range."""
+        usable = np.divmod(self._ring.usable(), self.format.slots)
+        bounds = {"steps": (1, self.format.executed), "source": (0, max(Source))}
+        bounds |= {"instruction": (0, len(self._texts) - 1), "task": (0, len(self.format.tasks) - 1)}
+        for name, (low, high) in bounds.items():
+            found = self._arrays[name][usable]
+            if ((found < low) | (found > high)).any():
+                message = f"{folder}: a row has {name} outside of {low} … {high}; the storage is damaged. {REMEDY}"
+                raise ReplayError(message, code="replay-damaged")
 
     def _attach(self, layout: ReplayFormat, folder: Path | None, write: bool) -> None:
         self.format, self._write = layout, write
@@ -226,6 +239,14 @@ class ReplayStorage(Writer):
         for episode in self.list_episodes():
             yield self._read(np.full(len(episode.slots), episode.track), episode.slots)
 
+    def checksum(self) -> int:
+        """Return a checksum of the format and of every row's bookkeeping and results; not of what was seen."""
+        names = sorted(name for name, field in self.format.fields.items() if not name.startswith("images/"))
+        found = crc32(self.format.to_json().encode())
+        for name in names:
+            found = crc32(np.ascontiguousarray(self._arrays[name]).data, found)
+        return found
+
     def list_instructions(self) -> list[str]:
         """Return the different instructions of all decisions that can be sampled."""
         numbers = np.unique(self._arrays["instruction"].reshape(-1)[self._ring.usable()])
@@ -276,8 +297,8 @@ class ReplayStorage(Writer):
         return actions, sources
 
     def state(self) -> dict[str, Array]:
-        """Return what a checkpoint must hold of a storage on disk: the number of rows that each track had."""
-        return {"replay/rows": self._ring.count.copy()}
+        """Return what a checkpoint holds of a storage on disk: the rows of each track, and whether the last is lost."""
+        return {"replay/rows": self._ring.count.copy(), "replay/lost": self._ring.find_lost()}
 
     def load(self, state: dict[str, Array]) -> None:
         """Go back to a `state` of this storage by removing later rows; no decision may be pending.
@@ -295,7 +316,7 @@ class ReplayStorage(Writer):
                 f"Continue with the replay folder that belongs to the checkpoint.",
                 code="replay-checkpoint-mismatch",
             )
-        self._ring.rewind(count)
+        self._ring.rewind(count, state["replay/lost"])
 
     def flush(self) -> None:
         """Flush all data to the disk, so that a power cut cannot lose it; no effect in memory."""

@@ -4,7 +4,7 @@ The weighted flow matching loss has its optimum at π(a|o) ∝ p(a|o) exp(A(o, a
 filled the replay. It learns from failures, too: a critic gives their good parts weight. The advantages are generalised
 advantage estimates (arXiv:1506.02438) along the stored episodes, with the present critic, which is fitted to the
 returns first; a truncated episode is bootstrapped with the value of its final observation, unless the time limit counts
-as its end (`bootstrap=false`).
+as its end (`train.time_limit=terminal`).
 
 Left out: the ensemble of critics of verl-vla, and n-step Q functions.
 
@@ -41,8 +41,6 @@ class AWRConfig(ReplayCloningConfig):
     """discount per control step."""
     lam: float = at_least(0, 0.95, at_most=1)
     """lambda of generalised advantage estimation, per decision; 1 takes the returns of the episodes."""
-    bootstrap: bool = False
-    """whether the time limit is no end: then a truncated episode goes on with the value of its final observation."""
     critic_lr: float = at_least(0, 1e-3)
     """learning rate of the critic."""
     critic_steps: int = at_least(0, 300)
@@ -70,8 +68,8 @@ class AWR(ReplayCloning):
         """Fit the critic, and return the decisions of all whole episodes with weights of mean 1."""
         episodes = [
             replay.list_decisions(number, [episode])
-            for number, storage in enumerate(replay.storages)
-            for episode in storage.list_episodes()
+            for number in range(len(replay.storages))
+            for episode in replay.list_episodes(number)
         ]
         where = np.concatenate([np.zeros((0, 3), np.int64), *episodes])
         counts = self.sum_figures({"episodes": len(episodes), "rows": len(where)})
@@ -99,7 +97,7 @@ class AWR(ReplayCloning):
                 torch.from_numpy(replay.read_field("reward", rows)).double(), steps, self.config.gamma
             )
             value, after = self._values(replay, rows), torch.zeros(1).double()
-            if self.config.bootstrap and replay.read_field("truncated", rows)[-1]:
+            if not replay.ends_at_time_limit and replay.read_field("truncated", rows)[-1]:
                 after = self._values(replay, replay.find_following(rows[-1:]))
             discount = make_discounts(steps, self.config.gamma, "control_step").double()
             continues = torch.arange(len(value)) < len(value) - 1
@@ -112,7 +110,7 @@ class AWR(ReplayCloning):
     @torch.no_grad()
     def _values(self, replay: Replay, where: Array) -> Tensor:
         """Return the values of decisions' observations, float64 [B], without gradients."""
-        parts = np.array_split(where, -(-len(where) // 256))
+        parts = np.array_split(where, -(-len(where) // self.config.minibatch))
         return torch.cat([self._value(replay, part) for part in parts]).double()
 
     def _value(self, replay: Replay, where: Array) -> Tensor:
@@ -125,18 +123,19 @@ class AWR(ReplayCloning):
         )
 
     def _fit_critic(self, replay: Replay, where: Array, returns: Tensor, iteration: int) -> float:
-        """Fit the critic to the returns; return its mean loss on this rank."""
+        """Fit the critic to the returns; return this rank's part of its mean loss: its mean is over ranks."""
         draws = np.random.default_rng((self.seed * 1_000_003 + iteration) * 257 + self.ranks.rank)
         size = max(1, self.config.minibatch // self.ranks.size)
+        share = len(where) * self.ranks.size / self.sum_figures({"rows": len(where)})["rows"]
         total = 0.0
         for _ in range(self.config.critic_steps):
             self.critic.zero_grad()
             if len(where):
                 rows = draws.integers(len(where), size=size)
-                loss = (self._value(replay, where[rows]) - returns[rows].float()).square().mean()
+                loss = share * (self._value(replay, where[rows]) - returns[rows].float()).square().mean()
                 loss.backward()
                 total += loss.item()
-            self.critic.step(self.ranks, 1.0, float(len(where)))
+            self.critic.step(self.ranks)
         return total / max(self.config.critic_steps, 1)
 
     def state(self) -> dict[str, Tensor]:

@@ -34,8 +34,8 @@ class Filtered(ReplayCloning):
     def weigh(self, replay: Replay, iteration: int) -> tuple[WeightedDecisions, dict[str, float]]:
         """Return the decisions of all successful episodes, with equal weights."""
         parts, episodes, successes = list[np.ndarray](), 0, 0
-        for number, storage in enumerate(replay.storages):
-            found = storage.list_episodes()
+        for number in range(len(replay.storages)):
+            found = replay.list_episodes(number)
             good = [episode for episode in found if episode.success]
             episodes, successes = episodes + len(found), successes + len(good)
             parts.append(replay.list_decisions(number, good))

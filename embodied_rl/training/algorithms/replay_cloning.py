@@ -1,7 +1,8 @@
 """Conditional flow matching on decisions of the replay, each with a weight: what `filtered` and `awr` share.
 
-The loss of a minibatch is the weighted mean of the flow matching loss (arXiv:2410.24164, eq. 1) on what was executed.
-Actions that the safety filter replaced are left out; a human's corrections are learned.
+The loss of a minibatch is the mean of the flow matching loss (arXiv:2410.24164, eq. 1) on what was executed, multiplied
+by the weights, which have a mean of 1 over all decisions. Actions that the safety filter replaced are left out; a
+human's corrections are learned.
 
 Shapes: B decisions, H actions of a chunk, A action dimensions.
 """
@@ -33,7 +34,7 @@ class ReplayCloningConfig:
     """Settings of cloning from replay."""
 
     lr: float = at_least(0, 3e-4)
-    """learning rate at the beginning of an update; it falls to a tenth."""
+    """peak learning rate of an update: it rises over 50 steps, and falls to a tenth."""
     minibatch: int = at_least(1, 64)
     """decisions of an optimiser step over all ranks."""
     steps: int = at_least(1, 400)
@@ -70,7 +71,7 @@ class ReplayCloning(ABC):
 
     def __init__(self, config: ReplayCloningConfig, actor: FlowActor, ranks: Ranks, seed: int, iterations: int) -> None:
         self.actor, self.ranks, self.seed = actor, ranks, seed
-        self._cloning = config
+        self._cloning, self._share = config, 0.0
         groups = {name: group for name, group in actor.parameter_groups().items() if name != "critic"}
         rates = dict.fromkeys(groups, config.lr)
         self.optimiser = Optimiser(groups, rates, config.grad_clip, sharded.find_sharding(actor))
@@ -95,7 +96,7 @@ class ReplayCloning(ABC):
         counts = torch.tensor([len(learned), len(checked)], dtype=torch.float64)
         self.ranks.sum_([counts])
         rows, checks = counts.tolist()
-        losses, best, since = list[float](), float("inf"), 0
+        losses, best, since, shares = list[float](), float("inf"), 0, self._count_shares(learned)
         first = last = 0.0
         for step in range(self._cloning.steps if rows else 0):
             if checks and step % self._cloning.check_every == 0:
@@ -104,7 +105,7 @@ class ReplayCloning(ABC):
                 best, since = min(best, last), 0 if last < best else since + 1
                 if since >= self._cloning.patience:
                     break
-            losses.append(self._step(replay, learned, draws, generator, step))
+            losses.append(self._step(replay, learned, shares, draws, generator, step))
         loss = float(np.mean(losses[-50:])) if losses else 0.0
         held = {"held_out_loss_before": first, "held_out_loss": last} if self._cloning.held_out else {}
         return figures | {"rows": rows, "steps": float(len(losses)), "loss": loss} | held
@@ -120,8 +121,8 @@ class ReplayCloning(ABC):
         if not self._cloning.held_out:
             return np.zeros(len(chosen), bool)
         held = [
-            replay.list_decisions(number, [each for each in storage.list_episodes() if self._is_held_out(each)])
-            for number, storage in enumerate(replay.storages)
+            replay.list_decisions(number, [each for each in replay.list_episodes(number) if self._is_held_out(each)])
+            for number in range(len(replay.storages))
         ]
         known = set(map(tuple, np.concatenate(held).tolist()))
         return np.array([tuple(each) in known for each in chosen.where.tolist()], bool)
@@ -130,26 +131,44 @@ class ReplayCloning(ABC):
         return zlib.crc32(f"{episode.episode} {episode.seed}".encode()) < self._cloning.held_out * 2**32
 
     def _step(
-        self, replay: Replay, learned: WeightedDecisions, draws: np.random.Generator, generator: torch.Generator,
-        step: int,
+        self, replay: Replay, learned: WeightedDecisions, shares: Array, draws: np.random.Generator,
+        generator: torch.Generator, step: int,
     ) -> float:  # fmt: skip
-        """Take an optimiser step on a random minibatch, and return its loss on this rank."""
+        """Take an optimiser step on a random minibatch; return this rank's part of the loss: its mean is over ranks.
+
+        `shares` are the weights of this rank's own and of its offline decisions in a minibatch, see `_count_shares`.
+        """
         size = max(1, self._cloning.minibatch // self.ranks.size)
-        own, offline = (np.flatnonzero((learned.where[:, 0] > 0) == later) for later in (False, True))
-        share = self._cloning.offline_share if len(own) and len(offline) else float(len(own) == 0)
-        count = round(size * share)
-        parts = [
-            rows[draws.integers(max(len(rows), 1), size=number if len(rows) else 0)]
-            for rows, number in ((own, size - count), (offline, count))
-        ]
+        offline = int(size * self._share + draws.random())
+        parts = list[WeightedDecisions]()
+        for later, count in ((False, size - offline), (True, offline)):
+            rows = np.flatnonzero((learned.where[:, 0] > 0) == later)
+            if len(rows) and count:
+                part = learned.select(rows[draws.integers(len(rows), size=count)])
+                parts.append(WeightedDecisions(part.where, part.weight * np.float32(shares[int(later)])))
         self.optimiser.zero_grad()
         loss = torch.zeros(())
-        if len(learned):
-            loss = self._loss(replay, learned.select(np.concatenate(parts)), generator)
+        if parts:
+            drawn = WeightedDecisions(
+                np.concatenate([part.where for part in parts]), np.concatenate([part.weight for part in parts])
+            )
+            loss = self._loss(replay, drawn, generator) * (len(drawn) / size)
             loss.backward()
         rate = min(1.0, (step + 1) / 50) * (1 - 0.9 * step / self._cloning.steps)
-        self.optimiser.step(self.ranks, rate, float(len(learned)))
+        self.optimiser.step(self.ranks, rate)
         return loss.item()
+
+    def _count_shares(self, learned: WeightedDecisions) -> Array:
+        """Return how much more this rank's own and offline decisions count than those of a mean rank, float64 [2].
+
+        Also sets the share of a minibatch that is offline on every rank, `_share`.
+        """
+        offline = int((learned.where[:, 0] > 0).sum())
+        mine = np.array([len(learned) - offline, offline], np.float64)
+        totals = self.sum_figures({"own": mine[0], "offline": mine[1]})
+        everywhere = np.array([totals["own"], totals["offline"]])
+        self._share = self._cloning.offline_share if everywhere.all() else float(everywhere[0] == 0)
+        return mine * self.ranks.size / np.maximum(everywhere, 1)
 
     def _loss(self, replay: Replay, chosen: WeightedDecisions, generator: torch.Generator) -> Tensor:
         """Compute the weighted mean loss of decisions."""
@@ -167,7 +186,8 @@ class ReplayCloning(ABC):
         """Compute the loss of the held-out decisions of all ranks, always with the same times and noise."""
         generator = torch.Generator().manual_seed(self.seed % 2**63)
         sums = torch.zeros(2, dtype=torch.float64)
-        for rows in np.array_split(np.arange(len(chosen)), -(-len(chosen) // 256)) if len(chosen) else []:
+        size = max(1, self._cloning.minibatch // self.ranks.size)
+        for rows in np.array_split(np.arange(len(chosen)), -(-len(chosen) // size)) if len(chosen) else []:
             loss = float(self._loss(replay, chosen.select(rows), generator))
             sums += torch.tensor([loss * len(rows), len(rows)])
         self.ranks.sum_([sums])

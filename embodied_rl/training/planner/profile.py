@@ -17,11 +17,11 @@ import numpy as np
 import torch
 
 from embodied_rl.assembly import build
-from embodied_rl.interfaces.sim import Timed
+from embodied_rl.interfaces.sim import Episode, Observation, StepResult, Timed
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
-from embodied_rl.rollout.replay.experience import Replay, find_storage
+from embodied_rl.rollout.replay.experience import Replay
 from embodied_rl.rollout.replay.format import ReplayFormat
 from embodied_rl.rollout.replay.storage import ReplayStorage
 from embodied_rl.runs import provenance
@@ -182,14 +182,10 @@ class _Bench:
         spec = self.kind.spec
         sampler = EpisodeSampler(spec, self.config.seed + self.ranks.rank, group_size=self.group_size)
         rollout = Rollout.allocate(self.actor, decisions, envs)
-        storages = list[ReplayStorage]()
-        if self.needs.learns_from == "replay":
-            executed = self.actor.embodiment.executed
-            storages.append(ReplayStorage(ReplayFormat.of_simulator(spec, envs, 2 * decisions + 2, executed)))
         options: dict[str, Any] = {"fresh": self.needs.fresh_episodes, "explore": self.needs.explores}
         try:
             yield (
-                Collector([handle], spec, envs, sampler, rollout, self.config.seed, writers=storages, **options),
+                Collector([handle], spec, envs, sampler, rollout, self.config.seed, **options),
                 simulator,
             )
         finally:
@@ -219,9 +215,7 @@ class _Bench:
         for envs in (halves[0], *halves):  # the first is for warming up
             with self.collector(envs, decisions) as (collector, _):
                 rollout = collector.collect(self.actor)
-                experience: Any = [rollout]
-                if self.needs.learns_from == "replay":
-                    experience = Replay(find_storage(collector.writers))
+                experience: Any = [rollout] if self.needs.learns_from == "rollouts" else self.successes()
                 self.algorithm.prepare(self.learning)
                 self.ranks.barrier()
                 began = time.perf_counter()
@@ -230,6 +224,24 @@ class _Bench:
                 samples.add("update", envs * decisions, seconds)
                 samples.add("policy_memory", envs * decisions, read_resident_bytes(os.getpid()))
         samples.found["update"] = samples.found["update"][1:]
+
+    def successes(self) -> Replay:
+        """Return a replay of one successful episode without content, so that an update has something to learn from."""
+        spec, executed = self.kind.spec, self.actor.embodiment.executed
+        storage = ReplayStorage(ReplayFormat.of_simulator(spec, 1, DECISIONS + 2, executed))
+        images = {c.name: np.zeros((DECISIONS, c.height, c.width, 3), np.uint8) for c in spec.cameras}
+        state = np.zeros((DECISIONS, len(spec.state_names)), np.float32)
+        privileged = np.zeros((DECISIONS, len(spec.privileged_names)), np.float32)
+        seen = Observation(images, state, ("",) * DECISIONS, privileged)
+        actions, each = np.zeros((DECISIONS, executed, spec.action_dim), np.float32), np.ones((DECISIONS, executed))
+        last = np.arange(DECISIONS) == DECISIONS - 1
+        came = StepResult(
+            reward=each.astype(np.float32), success=each.astype(bool), steps=np.full(DECISIONS, executed),
+            executed=actions, source=np.zeros(each.shape, np.uint8), terminated=last, truncated=~last & last,
+            observation=seen,
+        )  # fmt: skip
+        storage.write_episode(0, Episode(0, 0, 0), seen, actions, came)
+        return Replay(storage)
 
     def workers(self, samples: StageSamples) -> float:
         """Measure messages to simulator processes and their memory; return the jitter of a chunk's seconds."""

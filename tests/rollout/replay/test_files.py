@@ -193,6 +193,35 @@ def move(folder: Path) -> None:
     rows[0, 3] = 2
 
 
+def zipped(folder: Path) -> Path:
+    """A file of several arrays."""
+    np.savez(folder / "several.npz", steps=np.zeros(3))
+    return folder / "several.npz"
+
+
+@pytest.mark.parametrize("file", ["texts.jsonl", "steps.npy", "format.json"])
+def test_a_pipe_in_the_place_of_a_file_is_not_read(tmp_path: Path, file: str) -> None:
+    ReplayStorage(SMALL, tmp_path / "replay").close()
+    (tmp_path / "replay" / file).unlink()
+    os.mkfifo(tmp_path / "replay" / file)
+    with refuses("file-special", file, kind=ReplayError):
+        ReplayStorage.open(tmp_path / "replay")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("steps", 0), ("steps", 9), ("instruction", -1), ("instruction", 99), ("task", 99), ("source", 9)],
+)
+def test_a_number_out_of_its_range_is_refused_before_it_is_used(tmp_path: Path, field: str, value: int) -> None:
+    with closing(ReplayStorage(SMALL, tmp_path / "replay")) as storage:
+        events(Script(storage))
+    array = np.load(tmp_path / "replay" / f"{field}.npy", mmap_mode="r+")
+    array[:] = value
+    array.flush()
+    with refuses("replay-damaged", field, kind=ReplayError):
+        ReplayStorage.open(tmp_path / "replay")
+
+
 @pytest.mark.parametrize(
     ("damage", "named"),
     [
@@ -202,7 +231,11 @@ def move(folder: Path) -> None:
         (exchange, "action.npy holds <f4 [2, 6, 3]"),
         (lambda folder: (folder / "format.json").unlink(), ""),
         (lambda folder: (folder / "format.json").write_text("{}"), "format.json"),
+        (lambda folder: (folder / "format.json").write_text(SMALL.to_json().replace('"tracks": 2', '"tracks": 0')), ""),
         (lambda folder: (folder / "texts.jsonl").write_text("go\n"), "texts.jsonl"),
+        (lambda folder: (folder / "texts.jsonl").write_text('{"go": 1}\n'), "texts.jsonl"),
+        (lambda folder: (folder / "steps.npy").write_bytes(b""), "steps.npy"),
+        (lambda folder: shutil.move(zipped(folder), folder / "steps.npy"), "steps.npy"),
         (move, ""),
     ],
 )

@@ -315,3 +315,26 @@ def test_a_checkpoint_of_another_storage_is_refused() -> None:
     with refuses("replay-checkpoint-mismatch", [1, 1], [0, 0]):
         ReplayStorage(layout(6, tracks=2)).load(state)
     assert torch.tensor(state["replay/rows"]).tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("already", [False, True])
+def test_an_episode_that_is_lost_after_a_checkpoint_goes_on_from_there(already: bool) -> None:
+    """As if its worker had not died: what was recorded before counts again, unless it was lost already."""
+    storage = ReplayStorage(layout(20, tracks=1))
+    script = Script(storage)
+    for _ in range(2):
+        script.decide([0])
+        script.finish([0], [""])
+    if already:
+        script.lose([0])
+    state = {name: value.copy() for name, value in storage.state().items()}
+    script.decide([0])
+    storage.lose_episodes(-1, torch.tensor([0]), np.zeros(1, np.int64))
+    storage.load(state)
+    if already:
+        assert not len(storage)
+        return
+    script.decide([0])
+    script.finish([0], ["terminated"])
+    (episode,) = storage.list_episodes()
+    assert len(episode.slots) == 3

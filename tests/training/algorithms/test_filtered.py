@@ -1,10 +1,13 @@
 """Filtered cloning: what it learns from, on a task whose optimum is known and on episodes of known content."""
 
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from embodied_rl.actors.flow import FlowActor
 from embodied_rl.interfaces.sim import Source
@@ -17,6 +20,7 @@ from embodied_rl.rollout.replay.storage import ReplayStorage, StoredEpisode
 from embodied_rl.runtime.processes.local import InlineHandle
 from embodied_rl.runtime.ranks.collective import Ranks
 from embodied_rl.training.algorithms.filtered import Filtered, FilteredConfig
+from embodied_rl.training.algorithms.replay_cloning import WeightedDecisions
 from tests.support.pointing import Pointing
 from tests.support.stored_actions import BAD, GOOD, SPEC, make_actor, make_storage
 from tests.support.using_checkpoints import assert_same_tensors
@@ -77,6 +81,55 @@ def test_a_share_of_each_minibatch_is_offline() -> None:
     assert_same_tensors(one.state_dict(), two.state_dict())
     with pytest.raises(AssertionError):
         assert_same_tensors(one.state_dict(), half.state_dict())
+
+
+class Rank(Ranks):
+    """One of several ranks, whose sums are those of all: given beforehand, in the order in which they are asked for."""
+
+    def __init__(self, rank: int, size: int, sums: list[list[float]]) -> None:
+        super().__init__()
+        self.rank, self.size, self._sums = rank, size, sums
+
+    def sum_(self, tensors: Sequence[torch.Tensor]) -> None:
+        for tensor, total in zip(tensors, self._sums.pop(0), strict=True):
+            tensor.copy_(torch.tensor(total).reshape(tensor.shape))
+
+
+@pytest.mark.parametrize("offline", [0, 10])
+def test_ranks_weigh_their_decisions_as_one_process_would(offline: int) -> None:
+    """Of 30 and 10 own decisions, and of 10 offline ones that are 4 and 6: what each decision counts in expectation."""
+    own, others = [30, 10], [4, 6] if offline else [0, 0]
+    counted = []
+    for rank in range(2):
+        where = np.array([[0, 0, row] for row in range(own[rank])] + [[1, 0, row] for row in range(others[rank])])
+        learner = Filtered(
+            FilteredConfig(offline_share=0.25), make_actor(), Rank(rank, 2, [[[sum(own), sum(others)]]]), 0, 1
+        )
+        shares = learner._count_shares(WeightedDecisions(where, np.ones(len(where), np.float32)))
+        # a minibatch holds (1 - share) own rows of `own[rank]`, each with shares[0]; the mean is over two ranks
+        counted.append(
+            (
+                (1 - learner._share) * shares[0] / own[rank] / 2,
+                learner._share * shares[1] / max(others[rank], 1) / 2,
+            )
+        )
+    share = 0.25 if offline else 0.0
+    assert counted[0] == pytest.approx(counted[1])
+    assert counted[0] == pytest.approx((((1 - share) / 40), share / 10))
+
+
+def test_a_small_minibatch_has_its_offline_share_in_the_mean() -> None:
+    """One decision a step, a quarter of them offline."""
+    offline = make_storage([GOOD] * 6, [True] * 6)
+    learner = Filtered(FilteredConfig(minibatch=1, steps=400, lr=0.0), make_actor(), Ranks(), 0, 1)
+    seen = list[int]()
+    loss = learner._loss
+    learner._loss = lambda replay, chosen, generator: (  # type: ignore[method-assign]
+        seen.extend(chosen.where[:, 0].tolist()),
+        loss(replay, chosen, generator),
+    )[1]
+    learner.update(Replay(make_storage([BAD] * 3, [True] * 3), (offline,)), 0)
+    assert len(seen) == 400 and sum(seen) / 400 == pytest.approx(0.25, abs=0.08)
 
 
 def test_a_restored_learner_goes_on_with_the_same_bits() -> None:
