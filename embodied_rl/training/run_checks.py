@@ -260,7 +260,7 @@ def check_replay(config: TrainConfig) -> None:
 
 
 def check_preload(config: TrainConfig, needs: Needs, spec: SimulatorSpec) -> None:
-    """Check that `replay.preload` holds experience of this simulator, in words that the policy knows.
+    """Check that `replay.preload` holds experience of this simulator, with instructions that the policy knows.
 
     Raises:
         UserError: it does not, or is no replay storage; the message names the difference.

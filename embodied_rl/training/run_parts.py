@@ -91,11 +91,8 @@ def assemble_parts(
     keep_freed_memory()
     torch.set_num_threads(1)
     torch.manual_seed(config.seed)
-    kind, runtime, method = (
-        SimulatorKind.find(config.sim),
-        runtimes.select_runtime(config),
-        build.find_method(config.algo),
-    )
+    kind, runtime = SimulatorKind.find(config.sim), runtimes.select_runtime(config)
+    method = build.find_method(config.algo)
     begun = config.resume is not None and checkpoint.list_steps(folder.checkpoints)
     resumed, node = checkpoint.load_latest_checkpoint(folder.checkpoints) if begun else None, config.policy
     if resumed is not None:  # from its own checkpoint, even if its initial policy file is gone
@@ -130,7 +127,7 @@ def assemble_parts(
         evaluators = experience.share_simulators()
     replay = None
     if method.needs.learns_from == "replay" and isinstance(experience, OwnExperience):
-        replay = open_replay(config, experience, ranks, anew=resumed is None)
+        replay = open_replay(config, experience, ranks, clear=resumed is None)
     distiller = make_distiller(config, kind.spec, method.needs, ranks)
     return Parts(
         config, folder, ranks, kind, method.needs, actor, kept, sharding, algorithm, distiller, experience, segments,
@@ -159,13 +156,13 @@ def make_replay_format(
     return ReplayFormat.of_simulator(spec, envs, capacity, executed, spare=spare)
 
 
-def open_replay(config: TrainConfig, experience: OwnExperience, ranks: Ranks, anew: bool) -> Replay:
+def open_replay(config: TrainConfig, experience: OwnExperience, ranks: Ranks, clear: bool) -> Replay:
     """Return the stored experience of a rank.
 
-    Its own storage is emptied where the run begins `anew`: it may have been killed before its first checkpoint.
+    With `clear` its storage is emptied: a run without a checkpoint may have been killed before its first one.
     """
     own = experience.find_storage()
-    if anew:
+    if clear:
         own.load({name: np.zeros_like(value) for name, value in own.state().items()})
     offline = () if config.replay.preload is None else open_offline(Path(config.replay.preload))
     return Replay(own, offline, ranks.rank, ranks.size, config.train.time_limit == "terminal")

@@ -13,7 +13,6 @@ from embodied_rl.interfaces.sim import Array
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.rollout.policy_worker import RemotePolicy
-from embodied_rl.rollout.replay.experience import find_storage
 from embodied_rl.rollout.replay.storage import ReplayStorage
 from embodied_rl.rollout.timeline import WAIT, Timeline
 from embodied_rl.runtime.processes.handle import Handle
@@ -64,7 +63,7 @@ class OwnExperience:
 
     def find_storage(self) -> ReplayStorage:
         """Return the replay storage that the rollouts are written to."""
-        return find_storage(self._collecting.writers)
+        return next(writer for writer in self._collecting.writers if isinstance(writer, ReplayStorage))
 
     def share_simulators(self) -> list[Handle]:
         """Return the simulators, for evaluations between two rollouts; `restart_episodes` follows each."""

@@ -56,5 +56,5 @@ def observe(rows: int) -> Observation:
 
 
 def sample_actions(actor: FlowActor, rows: int = 1000) -> np.ndarray:
-    """First actions of the deployed policy, from so many starts."""
+    """First actions of the deployed policy, one for each of `rows` starts."""
     return actor.infer(observe(rows), NoiseKeys(9, np.arange(rows), np.zeros(rows, np.int64)))[:, 0, 0]

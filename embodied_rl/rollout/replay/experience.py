@@ -1,9 +1,9 @@
-"""The stored experience that an algorithm learns from: that of its own run, and episodes from elsewhere.
+"""The stored experience that an algorithm learns from: that of the run, and offline episodes.
 
 Shapes: B decisions, H control steps of a chunk, A action dimensions.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import numpy as np
 from embodied_rl.interfaces.sim import Array, Observation
 from embodied_rl.rollout.replay.format import ReplayError, ReplayFormat
 from embodied_rl.rollout.replay.storage import ReplayStorage, StoredEpisode
-from embodied_rl.rollout.writer import Writer, WriterFactory
+from embodied_rl.rollout.writer import WriterFactory
 
 
 @dataclass(frozen=True)
@@ -121,8 +121,3 @@ def open_storage(options: tuple[ReplayFormat, Path], number: int) -> ReplayStora
     """Open the storage of collector `number` for writing; for a `WriterFactory`."""
     layout, folder = options
     return ReplayStorage(layout, folder / f"collector_{number}")
-
-
-def find_storage(writers: Sequence[Writer]) -> ReplayStorage:
-    """Return the storage among the writers of a collector."""
-    return next(writer for writer in writers if isinstance(writer, ReplayStorage))

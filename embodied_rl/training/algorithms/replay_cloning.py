@@ -44,7 +44,7 @@ class ReplayCloningConfig:
     check_every: int = at_least(1, 50)
     """optimiser steps between two computations of the held-out loss."""
     patience: int = at_least(1, 2)
-    """an update ends after so many computations in which the held-out loss has not fallen."""
+    """computations of the held-out loss without a fall after which an update ends."""
     offline_share: float = at_least(0, 0.25, at_most=1)
     """share of a minibatch that is taken from the offline episodes (`replay.preload`), if there are some."""
     grad_clip: float = at_least(0, 1.0)

@@ -37,7 +37,7 @@ def test_the_policy_becomes_that_of_the_data_times_the_exponential_of_the_advant
 
 @pytest.mark.parametrize("critic", ["privileged", "prefix", "expert"])
 def test_weights_are_exponentials_of_advantages(critic: str) -> None:
-    """In one-step episodes the critic becomes the mean return, whatever it reads."""
+    """In one-step episodes each kind of critic becomes the mean return."""
     replay = Replay(make_storage([GOOD, BAD, BAD, BAD], [True, False, False, False]))
     learner = make_learner(critic, temperature=0.5, critic_steps=200)
     chosen, figures = learner.weigh(replay, 0)
