@@ -199,7 +199,7 @@ def test_a_simulator_of_another_environment_runs_in_a_worker_of_its_actor(starte
 
 def test_a_lost_node_fails_the_call_and_is_replaced(cluster: Any, started) -> None:
     extra = cluster.add_node(num_cpus=8, object_store_memory=100 << 20)
-    handle = started(share=NodeShare(6), deadlines=Deadlines(60, 60))
+    handle = started(share=NodeShare(6), deadlines=Deadlines(300, 120))
     handle.submit("reset", EPISODES).result()
     future = handle.submit("step", actions(0), NEXT)
     future.result()

@@ -35,7 +35,7 @@ def runtime() -> Iterator[RayRuntime]:
         yield runtime
 
 
-def launch(runtime: RayRuntime, function: Any, config: Any, size: int = 2, timeout: float = 120) -> Any:
+def launch(runtime: RayRuntime, function: Any, config: Any, size: int = 2, timeout: float = 400) -> Any:
     return runtime.launch(function, config, size, timeout=timeout, share=NodeShare(1))
 
 

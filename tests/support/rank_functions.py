@@ -157,7 +157,7 @@ def start_beside(config: str, ranks: Ranks) -> list[tuple[int, bool]]:
     from embodied_rl.runtime.ray import cluster
     from embodied_rl.runtime.ray.runtime import RayRuntime
 
-    deadlines = Deadlines(60, 60)
+    deadlines = Deadlines(300, 120)
     handle = RayRuntime().worker(
         "tests.support.rank_functions:Place", {}, name="beside", deadlines=deadlines, share=NodeShare(0.5)
     )
