@@ -202,6 +202,8 @@ class FlowActor(DeployedFlow):
             value=self._value(trace, context, len(context)).cpu(),
             auxiliary=None if auxiliary is None else auxiliary.cpu(),
             auxiliary_target=None if target is None else target.cpu(),
+            mean=self._executed(again.mean, known).cpu(),
+            std=self._executed(again.std, known).cpu(),
         )
 
     @autocast_method

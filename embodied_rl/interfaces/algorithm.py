@@ -34,6 +34,7 @@ class Needs:
             which each rollout is added; or "demonstrations".
         explores: whether the sampler's exploring policy collects; otherwise the deployed policy does.
         critic: whether the actor needs a value head.
+        fixed_noise: whether the sampler's noise must not be learned.
         group_size: episodes that start alike and stay together in one process.
         fresh_episodes: whether a rollout holds whole episodes that begin with the rollout.
         epochs: passes over a rollout.
@@ -46,6 +47,7 @@ class Needs:
     learns_from: Literal["rollouts", "replay", "demonstrations"] = "rollouts"
     explores: bool = True
     critic: bool = False
+    fixed_noise: bool = False
     group_size: int = 1
     fresh_episodes: bool = False
     epochs: int = 1

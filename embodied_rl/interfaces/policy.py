@@ -261,6 +261,7 @@ class Evaluation:
         value: float32 [n].
         auxiliary: float32 [n, G], `Context.auxiliary`, or None.
         auxiliary_target: float32 [n, G], its targets from privileged state, or None.
+        mean, std: float32 [n, Hx, D'], of the normal distributions behind `log_prob`, or None for others.
     """
 
     log_prob: Tensor
@@ -268,6 +269,8 @@ class Evaluation:
     value: Tensor
     auxiliary: Tensor | None = None
     auxiliary_target: Tensor | None = None
+    mean: Tensor | None = None
+    std: Tensor | None = None
 
 
 class Policy(Protocol):

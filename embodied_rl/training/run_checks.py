@@ -206,6 +206,9 @@ def check_run(config: TrainConfig) -> RunSize:
         name = config.algo.name
         message = f"algo.name={name} does not learn from rollouts; `embodied-rl {name}` is the command for it."
         raise UserError(message, code="algorithm-wrong-command")
+    if needs.fixed_noise and config.algo.sampler.name == "flow_noise":
+        message = f"algo.sampler.name=flow_noise learns its noise; algo.name={config.algo.name} needs flow_sde."
+        raise UserError(message, code="sampler-not-supported")
     check_groups(config, needs.group_size)
     decisions, segments = config.train.decisions, config.segments
     if not needs.fresh_episodes and config.mode == "stream" and decisions % segments:

@@ -22,6 +22,7 @@ def test_the_same_seed_twice(reference: Path, tmp_path: Path) -> None:
 REPLAY = ("algo.steps=6", "algo.check_every=2", "algo.held_out=0.3")
 KINDS = {
     "grpo": ("algo=grpo", "algo.group_size=4", "algo.minibatch=16"),
+    "nft": ("algo=nft", "algo.minibatch=16"),
     "noise, prefix critic": ("algo=flow_noise", "policy.critic=prefix", "algo.entropy=0.01"),
     "full chain, expert critic": (
         "algo.sampler.layers=full", "algo.sampler.step_weights=null", "policy.critic=expert", "algo.noise_final=0.5"
@@ -36,7 +37,7 @@ KINDS = {
     "frozen perception, slices": ("policy.freeze_perception=true", "plan.slices=2", "algo.critic_replay=2"),
 }  # fmt: skip
 
-WITHOUT_CRITIC = ("grpo", "replay", "replay, critic", "replay, rewound", "replay, no checkpoint yet")
+WITHOUT_CRITIC = ("grpo", "nft", "replay", "replay, critic", "replay, rewound", "replay, no checkpoint yet")
 
 
 @pytest.mark.thorough

@@ -121,6 +121,12 @@ def test_impossible_sizes_are_refused(typed: Callable[..., Any], words: list[str
     assert code == 2 and problem in err and remedy in err, err
 
 
+def test_learned_noise_is_refused_where_it_must_be_fixed(typed: Callable[..., Any]) -> None:
+    kept = [word for word in SMALL if "critic" not in word]
+    code, _, err = typed("train", *kept, *REACHING, "algo=nft", "algo.sampler.name=flow_noise", "--dry-run")
+    assert code == 2 and "[sampler-not-supported]" in err
+
+
 def test_groups_of_one_are_refused(typed: Callable[..., Any]) -> None:
     kept = [word for word in SMALL if "critic" not in word]
     for size in ("0", "1"):

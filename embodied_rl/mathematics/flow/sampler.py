@@ -55,11 +55,17 @@ class Sample:
 
 @dataclass
 class SampleEvaluation:
-    """A sample recomputed under the current weights; see `Sample`. The entropy is 0 where the noise is fixed."""
+    """A sample recomputed under the current weights; see `Sample`.
+
+    The entropy is 0 where the noise is fixed. Mean and standard deviation of the stochastic steps have the shape of
+    `log_prob`.
+    """
 
     log_prob: Tensor
     entropy: Tensor
     features: Tensor
+    mean: Tensor
+    std: Tensor
 
 
 def ode_sample(velocity: Velocity, x: Tensor, denoise_steps: int, committed: Committed | None = None) -> Tensor:
@@ -199,7 +205,14 @@ class Sampler(nn.Module, ABC):
             total = total + features.float()
         scored = _stack(transitions)
         density = log_prob(trace["x_next"], scored)
-        return SampleEvaluation(_widen(density), _widen(self.step_entropy(scored)), total / self.stochastic_steps)
+        std = scored.std.expand_as(scored.mean)
+        return SampleEvaluation(
+            _widen(density),
+            _widen(self.step_entropy(scored)),
+            total / self.stochastic_steps,
+            _widen(scored.mean),
+            _widen(std),
+        )
 
     def _integrate(
         self, velocity: Velocity, x: Tensor, chosen: Tensor, noise: Tensor | None, committed: Committed | None

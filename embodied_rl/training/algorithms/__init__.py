@@ -5,5 +5,6 @@ ALGORITHMS = {
     "awr": "embodied_rl.training.algorithms.awr:AWR",
     "filtered": "embodied_rl.training.algorithms.filtered:Filtered",
     "grpo": "embodied_rl.training.algorithms.grpo:GRPO",
+    "nft": "embodied_rl.training.algorithms.nft:NFT",
     "sft": "embodied_rl.training.algorithms.imitation.cloning:SFT",
 }

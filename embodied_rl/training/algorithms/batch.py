@@ -27,7 +27,7 @@ from embodied_rl.mathematics.objectives.losses import Level, reduce_log_prob, st
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.runtime.ranks.collective import Ranks
 
-_OPTIONAL = ("value", "returns", "version", "weight")
+_OPTIONAL = ("value", "returns", "version", "weight", "mean")
 
 
 @dataclass
@@ -45,6 +45,7 @@ class Batch:
         version: int64 [B], version of the weights that chose the action; None where all are the present ones.
         weight: factor on the loss of each ratio, float32 of the shape of the ratios, [B], [B, Hx] or [B, Hx, D'];
             None for 1.
+        mean: float32 [B, Hx, D'], of the normal distributions behind `log_prob`; None where they are not needed.
     """
 
     trace: Trace
@@ -56,6 +57,7 @@ class Batch:
     returns: Tensor | None = None
     version: Tensor | None = None
     weight: Tensor | None = None
+    mean: Tensor | None = None
 
     def select(self, rows: Tensor) -> "Batch":
         """Return a batch of the given rows; all of them count as valid."""

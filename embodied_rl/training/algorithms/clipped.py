@@ -1,64 +1,27 @@
-"""The clipped policy update that PPO and GRPO share: minibatches, ratios, gradients, learning rates.
+"""The clipped policy update that PPO and GRPO share: ratios, trust region, stale rows.
 
 Shapes: B rows, Hx executed actions, D' scored entries of an action.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from embodied_rl.actors.learning import memory_budget, sharded
-from embodied_rl.actors.learning.optimiser import Optimiser
 from embodied_rl.config.freeze import at_least
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Actor, Evaluation
-from embodied_rl.mathematics.objectives.losses import (
-    Level,
-    approximate_kl,
-    clip_fraction,
-    clipped_policy_loss,
-    masked_mean,
-    reduce_log_prob,
-)
+from embodied_rl.mathematics.objectives.losses import Level, clip_fraction, clipped_policy_loss
 from embodied_rl.runtime.ranks.collective import Ranks
-from embodied_rl.training.algorithms.batch import (
-    Batch,
-    Counts,
-    EpochSums,
-    PendingGradient,
-    concatenate_batches,
-    count_entries,
-    decouple_stale,
-    find_stale_rows,
-    make_level_mask,
-    sum_counts,
-)
+from embodied_rl.training.algorithms.batch import Batch, decouple_stale, find_stale_rows
+from embodied_rl.training.algorithms.minibatch_update import MinibatchUpdate, UpdateConfig
 
 
 @dataclass(frozen=True)
-class ClippedConfig:
+class ClippedConfig(UpdateConfig):
     """Settings of the clipped policy update."""
 
-    lr: float = at_least(0, 2e-4)
-    """learning rate of the policy."""
-    perception_lr: float = at_least(0, 1e-4)
-    """learning rate of the policy's perception."""
-    lr_final: float = at_least(0, 0.3)
-    """share of the learning rates that is left at the end; linear in between."""
-    warmup_updates: int = at_least(0, 20)
-    """optimiser steps over which the policy's learning rates rise."""
-    epochs: int = at_least(1, 3)
-    """passes over a rollout."""
-    minibatch: int = at_least(1, 512)
-    """rows of a minibatch that may be learned from, over all ranks."""
-    micro_batch: int | Literal["auto"] | None = None
-    """rows of a minibatch whose gradients are computed at once, on each rank. "auto": as many as memory allows, counted
-    before a run starts on a GPU, else measured once; null: auto on a GPU, and all on the CPU. Fewer change nothing but
-    the last digits."""
     level: Literal["token", "action", "chunk"] = "action"
     """what one ratio covers: "token", "action" or "chunk"."""
     clip_low: float = at_least(0, 0.2)
@@ -72,53 +35,22 @@ class ClippedConfig:
     the one that decided (decoupled PPO, arXiv:2505.24298); otherwise to that one."""
     importance_cap: float | None = at_least(1, 2.0)
     """those weights are truncated there, which is at least 1; null for not at all."""
-    target_kl: float | None = at_least(0, 0.3)
-    """an epoch whose mean KL of a chunk exceeds it is the last; null for no limit."""
     entropy: float = at_least(0, 0.0)
     """weight of the entropy bonus, where the noise is learned."""
-    auxiliary: float = at_least(0, 0.0)
-    """weight of the backbone's auxiliary loss, such as localisation."""
-    grad_clip: float = at_least(0, 1.0)
-    """largest gradient norm."""
-    noise_final: float = at_least(0, 1.0, at_most=1)
-    """share of the sampler's noise level that is left at the end; 1 keeps it."""
-    noise_decay_from: float = at_least(0, 0.5)
-    """share of the run after which the noise level falls, linearly."""
 
     def __post_init__(self) -> None:
-        """Check the settings.
-
-        Raises:
-            UserError: `micro_batch` is below 1 or above `minibatch`, a clip bound is not above 0, or `dual_clip` is not
-                above 1.
-        """
+        """Raise `UserError` if a clip bound is not above 0, `dual_clip` is not above 1, or `micro_batch` is invalid."""
         for name, bound in {"clip_low": self.clip_low, "clip_high": self.clip_high}.items():
             if not bound > 0:
                 message = f"algo.{name}={bound} must be above 0: there is nothing to learn at a bound of 0."
                 raise UserError(message, code="clip-out-of-range")
         if self.dual_clip is not None and not self.dual_clip > 1:
             raise UserError(f"algo.dual_clip={self.dual_clip} must be above 1, or null.", code="clip-out-of-range")
-        if isinstance(self.micro_batch, int) and self.micro_batch < 1:
-            message = f"algo.micro_batch={self.micro_batch} must be at least 1, auto, or null."
-            raise UserError(message, code="micro-batch-out-of-range")
-        if isinstance(self.micro_batch, int) and self.micro_batch > self.minibatch:
-            raise UserError(
-                f"algo.micro_batch={self.micro_batch} is more than algo.minibatch={self.minibatch}; "
-                "algo.micro_batch=null computes all its rows at once.",
-                code="micro-batch-out-of-range",
-            )
+        super().__post_init__()
 
 
-class ClippedUpdate:
-    """Runs epochs of minibatch steps on the clipped objective, in the same way on every rank.
-
-    Args:
-        actor: the actor to train.
-        ranks: ranks that learn together.
-        seed: of the run; keys the order of rows.
-        iterations: of the run; the learning rates fall over them.
-        value_loss: batch with returns, values [B] → scalar, for a critic that learns with the policy.
-    """
+class ClippedUpdate(MinibatchUpdate):
+    """Runs epochs of minibatch steps on the clipped objective; see `MinibatchUpdate`."""
 
     def __init__(
         self,
@@ -129,204 +61,26 @@ class ClippedUpdate:
         iterations: int,
         value_loss: Callable[[Batch, Tensor], Tensor] | None = None,
     ) -> None:
-        self.config, self.actor, self.ranks, self.seed, self.iterations = config, actor, ranks, seed, iterations
-        self.value_loss = value_loss
-        groups = dict(actor.parameter_groups())
-        rates = {"actor": config.lr, "perception": config.perception_lr}
-        learned = {name: groups[name] for name in rates if name in groups}
-        self.optimiser = Optimiser(learned, rates, config.grad_clip, sharded.find_sharding(actor))
-        self.updates = 0
-        self.rate = 1.0
-        self._ratios = "chunks" if config.level == Level.CHUNK else "actions"  # entries of `Counts` with one ratio
-        self._pending: PendingGradient | None = None
-        self._micro_batch: int | None = config.micro_batch if isinstance(config.micro_batch, int) else None
-        self._noise_level = actor.exploration().get("noise_level")
-
-    def anneal(self, iteration: int) -> None:
-        """Set the learning rates and the noise level of an iteration; they depend on the iteration alone."""
-        done = iteration / max(self.iterations, 1)
-        self.rate = 1 - (1 - self.config.lr_final) * done
-        if self._noise_level is not None and self.config.noise_final < 1:
-            late = max(0.0, (done - self.config.noise_decay_from) / max(1 - self.config.noise_decay_from, 1e-9))
-            self.actor.explore_with({"noise_level": self._noise_level * (1 - (1 - self.config.noise_final) * late)})
+        self._clipped = config
+        super().__init__(config, actor, ranks, seed, iterations, value_loss, Level(config.level), config.entropy)
 
     def proximal(self, batch: Batch) -> tuple[Batch, dict[str, float]]:
         """Correct a batch for stale rows; return the batch to learn from, and metrics; see `decouple_stale`.
 
         A batch without a stale row on any rank is returned unchanged.
         """
-        if not self.config.decoupled:
+        if not self._clipped.decoupled:
             return batch, {}
         stale = find_stale_rows(batch, self.actor.version)
         most = max(1, self.config.minibatch // self.ranks.size)
         self._measure_micro_batch(batch.select(stale[:most]))
-        level, at_once = Level(self.config.level), min(most, self._micro_batch or most)
-        cap, evaluate = self.config.importance_cap, self.actor.evaluate
-        return decouple_stale(batch, stale, evaluate, self.ranks, level=level, cap=cap, at_once=at_once)
+        at_once = min(most, self._micro_batch or most)
+        cap, evaluate = self._clipped.importance_cap, self.actor.evaluate
+        return decouple_stale(batch, stale, evaluate, self.ranks, level=self.level, cap=cap, at_once=at_once)
 
-    def run(
-        self, segments: Iterable[Batch], iteration: int, critic: Optimiser | None = None
-    ) -> tuple[Batch, dict[str, float]]:
-        """Run all epochs: the first on each segment as it arrives, the others on all segments together.
-
-        In the first epoch a segment makes as many minibatches as its number of rows allows. A segment with too few rows
-        adds its gradient to that of the next one; as between ranks, each term of the loss is the mean over all entries
-        that it has in a step, such as ratios or rows. A remainder at the end makes a step that is scaled by its share
-        of a minibatch. A single segment is the whole batch; without rows to learn from, nothing changes.
-
-        Returns:
-            All rows, and means of the last epoch over all ranks.
-        """
-        seen: list[Batch] = []
-        totals = self._first_epoch(segments, seen, iteration, critic)
-        figures = self._epoch_means(totals, critic) | {"epochs": float(totals.steps > 0)}
-        whole = concatenate_batches(seen)
-        if not totals.steps:
-            return whole, figures
-        parts = self.parts(whole.rows)
-        for epoch in range(1, self.config.epochs):
-            if self.config.target_kl is not None and figures["kl"] > self.config.target_kl:
-                break
-            totals = EpochSums()
-            for rows in self.minibatches(whole.rows, parts, iteration, epoch):
-                self._accumulate(whole.select(rows), totals, critic)
-                self._step(totals, critic)
-            figures = self._epoch_means(totals, critic) | {"epochs": epoch + 1.0}
-        return whole, figures
-
-    def _first_epoch(
-        self, segments: Iterable[Batch], seen: list[Batch], iteration: int, critic: Optimiser | None
-    ) -> EpochSums:
-        """Run the first epoch and return its sums; append the segments to `seen` as they arrive."""
-        totals, carried = EpochSums(), 0.0
-        for segment in segments:
-            seen.append(segment)
-            rows = self._count_rows(segment.rows)
-            if not rows:
-                continue
-            carried += rows
-            enough = carried >= self.config.minibatch - rows / 2  # one more would overshoot by more than is missing
-            steps = max(1, round(carried / self.config.minibatch)) if enough else 0
-            for rows in self.minibatches(segment.rows, max(1, steps), iteration, 0):
-                self._accumulate(segment.select(rows), totals, critic, several=not steps)
-                if steps:
-                    self._step(totals, critic)
-            carried = 0.0 if steps else carried
-        if self._pending is not None:
-            self._step(totals, critic, min(1.0, carried / self.config.minibatch) if totals.steps else 1.0)
-        return totals
-
-    def _epoch_means(self, totals: EpochSums, critic: Optimiser | None) -> dict[str, float]:
-        """Compute the means of an epoch over all ranks."""
-        figures = totals.means(self.ranks, self._ratios)
-        if critic is None:
-            figures.pop("value_loss", None)
-        return figures
-
-    def parts(self, rows: Tensor) -> int:
-        """Return the number of minibatches that the rows of all ranks make."""
-        return max(1, round(self._count_rows(rows) / self.config.minibatch))
-
-    def _count_rows(self, rows: Tensor) -> float:
-        """Return the number of rows on all ranks."""
-        total = torch.tensor(float(len(rows)))
-        self.ranks.sum_([total])
-        return float(total)
-
-    def minibatches(self, rows: Tensor, parts: int, iteration: int, epoch: int) -> Iterator[Tensor]:
-        """Yield every valid row once, in `parts` minibatches on every rank, in an order of (seed, iteration, epoch)."""
-        mixed = ((self.seed * 1_000_003 + iteration) * 1_009 + epoch) * 257 + self.ranks.rank
-        generator = torch.Generator().manual_seed(mixed % 2**63)
-        order = rows[torch.randperm(len(rows), generator=generator)]
-        yield from order.tensor_split(parts)
-
-    def _accumulate(self, batch: Batch, totals: EpochSums, critic: Optimiser | None, several: bool = False) -> None:
-        """Add a minibatch's gradient to that of the next step, before which `several` minibatches may follow."""
-        self._measure_micro_batch(batch)
-        counts = count_entries(batch)
-        everywhere = sum_counts(counts, self.ranks)
-        if self._pending is None:
-            for optimiser in [self.optimiser] if critic is None else [self.optimiser, critic]:
-                optimiser.zero_grad()
-            self._pending = PendingGradient(self.actor.parameters(), everywhere, self.ranks.size, several)
-        self._pending.count(everywhere)
-        everything, found = torch.arange(len(batch.advantage)), []
-        for rows in everything.split(self._micro_batch or max(len(everything), 1)):
-            part = batch if len(rows) == len(everything) else batch.select(rows)
-            terms, figures = self._loss(part, self.actor.evaluate(part.trace), self._pending.unit)
-            self._pending.add(terms)
-            found.append(torch.stack(figures).double())
-        worst = torch.stack(found)[:, -1:].amax(dim=0) * counts[self._ratios]
-        totals.add(torch.cat([torch.stack(found)[:, :-1].sum(dim=0), worst]), counts)
-
-    def _step(self, totals: EpochSums, critic: Optimiser | None, length: float = 1.0) -> None:
-        """Take an optimiser step with the pending gradients; `length` scales the learning rates."""
-        assert self._pending is not None, "a step follows a gradient"
-        self._pending.merge()
-        self._pending = None
-        self.updates += 1
-        rise = min(1.0, self.updates / max(self.config.warmup_updates, 1))
-        totals.norm += self.optimiser.step(self.ranks, self.rate * rise * length)
-        totals.steps += 1
-        if critic is not None:
-            critic.step(self.ranks, self.rate * length)
-
-    def _measure_micro_batch(self, batch: Batch) -> None:
-        """Measure how many rows' gradients fit into memory, if `micro_batch` is "auto" and this is not known yet."""
-        if self.config.micro_batch != "auto" or self._micro_batch is not None or not len(batch.advantage):
-            return
-
-        def work(rows: int) -> None:
-            part = batch.select(torch.arange(rows))
-            terms, _ = self._loss(part, self.actor.evaluate(part.trace), count_entries(part))
-            PendingGradient(self.actor.parameters(), count_entries(part)).add(terms)
-
-        device = next(iter(self.optimiser.parameters)).device
-        free = memory_budget.find_free_bytes(device, self.ranks.size)
-        self._micro_batch = memory_budget.find_affordable_rows(work, len(batch.advantage), free)
-        self.actor.zero_grad()  # drops the gradients of the measurement
-
-    def _loss(self, batch: Batch, now: Evaluation, unit: Counts) -> tuple[dict[str, Tensor], list[Tensor]]:
-        """Compute the terms of the loss, named after their entries in `Counts`, as sums over `unit`; and `FIGURES`.
-
-        Figures, all but the norm, are sums over entries, but for the largest distance of a ratio from 1.
-        """
-        config, counts = self.config, count_entries(batch)
-        shares = {name: count / max(unit[name], 1e-12) for name, count in counts.items()}
-        log_ratio = reduce_log_prob(now.log_prob - batch.log_prob, batch.mask, Level(config.level))
-        mask = make_level_mask(batch.mask, log_ratio)
-        policy = clipped_policy_loss(log_ratio, batch.advantage, config.clip_low, config.clip_high, config.dual_clip)
-        policy = policy if batch.weight is None else batch.weight * policy
-        policy = masked_mean(policy, mask)
-        terms = {self._ratios: policy * shares[self._ratios]}
-        if config.entropy:
-            bonus = config.entropy * masked_mean(now.entropy, batch.mask) * shares["actions"]
-            terms["actions"] = terms.get("actions", 0.0) - bonus
-        rows = list[Tensor]()
-        if config.auxiliary and now.auxiliary is not None and now.auxiliary_target is not None and len(now.value):
-            rows.append(config.auxiliary * F.smooth_l1_loss(now.auxiliary, now.auxiliary_target, beta=0.1))
-        error = torch.zeros(())
-        if self.value_loss is not None and batch.returns is not None:
-            rows.append(error := self.value_loss(batch, now.value))
-        if rows:
-            terms["rows"] = sum(rows, torch.zeros(())) * shares["rows"]
-        with torch.no_grad():
-            chunk = reduce_log_prob(now.log_prob - batch.log_prob, batch.mask, Level.CHUNK)
-            figures = [
-                policy.detach() * counts[self._ratios],
-                error.detach() * counts["rows"],
-                approximate_kl(chunk, batch.mask.any(dim=1))[1] * counts["chunks"],
-                clip_fraction(log_ratio, config.clip_low, config.clip_high, mask) * counts[self._ratios],
-                masked_mean(now.entropy, batch.mask) * counts["actions"],
-                (log_ratio.exp() - 1).abs().mul(mask).max() if mask.any() else torch.zeros(()),
-            ]
-        return terms, figures
-
-    def state(self) -> dict[str, Tensor]:
-        """Return the tensors that an exact resume needs."""
-        return self.optimiser.state() | {"updates": torch.tensor(self.updates)}
-
-    def load(self, state: dict[str, Tensor]) -> None:
-        """Restore a `state`."""
-        self.updates = int(state["updates"])
-        self.optimiser.load({name: value for name, value in state.items() if name != "updates"})
+    def policy_loss(self, batch: Batch, now: Evaluation, log_ratio: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute the clipped loss of each ratio, weighted where rows are stale, and the share of clipped ratios."""
+        low, high = self._clipped.clip_low, self._clipped.clip_high
+        loss = clipped_policy_loss(log_ratio, batch.advantage, low, high, self._clipped.dual_clip)
+        loss = loss if batch.weight is None else batch.weight * loss
+        return loss, clip_fraction(log_ratio, low, high, mask)

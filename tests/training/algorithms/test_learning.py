@@ -19,6 +19,7 @@ from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.runtime.processes.local import InlineHandle
 from embodied_rl.runtime.ranks.collective import Ranks
 from embodied_rl.training.algorithms.grpo import GRPO, GRPOConfig
+from embodied_rl.training.algorithms.nft import NFT, NFTConfig
 from embodied_rl.training.algorithms.ppo import PPO, PPOConfig
 from embodied_rl_policies.pocket import Pocket
 from tests.support.pointing import GOAL, Pointing
@@ -48,12 +49,14 @@ def train(method: str, sign: float = 1.0, lag: int = 0, iterations: int = ITERAT
     Weights that decide are `lag` versions older than those that learn, from the version on that has so many before it.
     """
     algorithm, _, sampler = method.partition("/")
-    actor = make_actor(sampler, "none" if algorithm == "grpo" else "privileged")
+    actor = make_actor(sampler, "privileged" if algorithm == "ppo" else "none")
     learner: Any
     if algorithm == "grpo":
         learner = GRPO(
             GRPOConfig(**GROUPED, group_size=8, success_low=-9, success_high=9), actor, Ranks(), 0, ITERATIONS
         )
+    elif algorithm == "nft":
+        learner = NFT(NFTConfig(**GROUPED, group_size=8), actor, Ranks(), 0, ITERATIONS)
     else:
         critic = {"critic_steps": 10, "critic_lr": 1e-2, "critic_warmup": 1}
         learner = PPO(PPOConfig(**UPDATE, **critic), actor, Ranks(), 0, ITERATIONS)
@@ -68,7 +71,7 @@ def train(method: str, sign: float = 1.0, lag: int = 0, iterations: int = ITERAT
         learner.prepare(actor.version)
         versions.append(deepcopy(actor))
         figures = learner.update([collector.collect(versions[0])], actor.version)
-        assert ("importance" in figures) == (min(actor.version, lag) > 0)
+        assert ("importance" in figures) == (algorithm != "nft" and min(actor.version, lag) > 0)
     return before, deployed_error(actor)
 
 
@@ -83,7 +86,7 @@ def deployed_error(actor: FlowActor) -> float:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("method", ["ppo/flow_sde", "ppo/flow_noise", "grpo/flow_sde"])
+@pytest.mark.parametrize("method", ["ppo/flow_sde", "ppo/flow_noise", "grpo/flow_sde", "nft/flow_sde"])
 def test_the_deployed_policy_comes_close_to_the_optimum(method: str) -> None:
     """Close to where the instruction points; a policy that does not read it is off by 0.5 at least."""
     before, after = train(method)
@@ -94,7 +97,12 @@ def test_the_deployed_policy_comes_close_to_the_optimum(method: str) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("method", "lag"),
-    [pytest.param("ppo/flow_sde", 1, marks=pytest.mark.slow), ("ppo/flow_noise", 1), ("grpo/flow_sde", 2)],
+    [
+        pytest.param("ppo/flow_sde", 1, marks=pytest.mark.slow),
+        ("ppo/flow_noise", 1),
+        ("grpo/flow_sde", 2),
+        ("nft/flow_sde", 1),
+    ],
 )
 def test_it_comes_close_with_data_of_earlier_versions(method: str, lag: int) -> None:
     """All of them but the first: a bound on staleness lets in no more than that."""
@@ -103,7 +111,7 @@ def test_it_comes_close_with_data_of_earlier_versions(method: str, lag: int) -> 
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("method", ["ppo/flow_sde", "grpo/flow_sde"])
+@pytest.mark.parametrize("method", ["ppo/flow_sde", "grpo/flow_sde", "nft/flow_sde"])
 def test_with_the_wrong_sign_it_points_to_the_other_side(method: str) -> None:
     """Improvement by drift alone would pass the test above; it cannot pass this one."""
     before, after = train(method, sign=-1.0, iterations=ITERATIONS // 2)

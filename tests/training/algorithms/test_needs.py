@@ -8,6 +8,7 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.schema import AlgoNode
 from embodied_rl.training.algorithms.grpo import GRPO, GRPOConfig
 from embodied_rl.training.algorithms.imitation.cloning import SFT, SFTConfig
+from embodied_rl.training.algorithms.nft import NFT, NFTConfig
 from embodied_rl.training.algorithms.ppo import PPO, PPOConfig
 from tests.support.refusals import refuses
 
@@ -18,6 +19,7 @@ def test_they_follow_from_the_settings() -> None:
     assert PPO.needs(config) == Needs(critic=True, epochs=5, warmup=3, discount=discount, minibatch=64)
     grouped = GRPO.needs(GRPOConfig(group_size=4, epochs=2, minibatch=32))
     assert grouped == Needs(group_size=4, fresh_episodes=True, epochs=2, minibatch=32)
+    assert NFT.needs(NFTConfig(minibatch=8)) == Needs(fresh_episodes=True, fixed_noise=True, epochs=3, minibatch=8)
     assert SFT.needs(SFTConfig()).learns_from == "demonstrations"
 
 
