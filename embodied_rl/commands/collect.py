@@ -3,24 +3,31 @@
 <out>/episode_000000.npz    see `embodied_rl.datasets.record`
 <out>/index.jsonl           one line per episode: file, task, instruction, seed, split, success, steps
 
-With format=lerobot, the dataset that docs/datasets.md describes replaces the .npz files. Where a scorer leaves out bad
+With format=lerobot, the dataset that docs/datasets.md describes replaces the .npz files; with format=replay, the replay
+storage of docs/replay.md. Where a scorer leaves out bad
 episodes (filter.…), <out>/filter.json says which.
 """
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from embodied_rl.assembly.policy_factory import check_acting, choose_policy
+import numpy as np
+
+from embodied_rl.assembly.policy_factory import WORDS, check_acting, choose_policy, find_policy_file
+from embodied_rl.checkpoints.policy_file import read_metadata
 from embodied_rl.critic.evaluation.demonstration_filter import choose_filter
 from embodied_rl.critic.evaluation.filtered_demonstrations import filter_records
 from embodied_rl.datasets.record import Record, write_npz
 from embodied_rl.evaluate.protocol import enumerate_episodes
 from embodied_rl.interfaces.policy import DeployedPolicy
-from embodied_rl.interfaces.sim import Episode, Observation, Simulator, SimulatorSpec, StepResult
+from embodied_rl.interfaces.sim import Array, Episode, Observation, Simulator, SimulatorSpec, StepResult
 from embodied_rl.rollout.episode_sampler import derive_episode_seed, derive_noise_seed
+from embodied_rl.rollout.replay.format import ReplayFormat
+from embodied_rl.rollout.replay.storage import ReplayStorage
 from embodied_rl.rollout.runner import EpisodeRunner, Observer, RunningEpisode, split_into_batches
 from embodied_rl.runtime.processes.local import wrap_simulator
 from embodied_rl.runtime.simulators.kind import SimulatorKind
@@ -40,7 +47,9 @@ def run(config: CollectConfig) -> None:
         listed = [Episode(e.index, e.task, derive_episode_seed("train", "train", config.seed, e.index)) for e in listed]
     noise = derive_noise_seed("train" if config.split == "train" else "report", config.seed)
     chosen = choose_filter(config.reward, config.filter, kind.spec, print)
-    out, successes, kept = make_folder(Path(config.out), "out"), 0, 0
+    out, successes, kept = Path(config.out), 0, 0
+    if config.format != "replay":  # a storage appears complete
+        make_folder(out, "out")
     keep = iter if chosen is None else partial(filter_records, chosen, spec=kind.spec, folder=out)
     with choose_writer(config, kind.spec) as write:  # report its errors before building the simulator
         envs = kind.limit_environments(AT_ONCE)
@@ -71,14 +80,52 @@ def choose_writer(config: CollectConfig, spec: SimulatorSpec) -> Iterator[Callab
 
     Raises:
         Unavailable: a package that the format needs is not installed.
+        ReplayError: `out` is not new.
     """
     if config.format == "npz":
         yield lambda record: {"file": write_npz(Path(config.out), record, spec.body)}
+        return
+    if config.format == "replay":
+        named = config.policy in WORDS
+        executed = 1 if named else read_metadata(find_policy_file(config.policy)).embodiment.executed
+        rows = config.episodes * (-(-spec.horizon // executed) + 1)
+        storage = ReplayStorage(ReplayFormat.of_simulator(spec, 1, rows + 1, executed), Path(config.out))
+        with closing(storage):
+            yield partial(write_replay, storage)
+            storage.flush()
         return
     from embodied_rl.datasets.lerobot import collected  # needs the optional pyarrow and PyAV
 
     with collected.make_dataset(Path(config.out), spec, config.sim.name, config.images) as writer:
         yield lambda record: {"episode": collected.write_episode(writer, record)}
+
+
+def write_replay(storage: ReplayStorage, record: Record) -> dict[str, object]:
+    """Write an episode into a replay storage, in decisions of as many control steps as its format has."""
+    executed, length = storage.format.executed, len(record.actions)
+    decisions = -(-length // executed)
+
+    def chunk(values: Sequence[Any], dtype: type) -> Array:
+        array = np.asarray(values, dtype)
+        filler = np.zeros((decisions * executed - length, *array.shape[1:]), dtype)
+        return np.concatenate([array, filler]).reshape(decisions, executed, *array.shape[1:])
+
+    last = np.arange(decisions) == decisions - 1
+    result = StepResult(
+        reward=chunk(record.reward, np.float32),
+        success=chunk(record.success, np.bool_),
+        steps=np.minimum(executed, length - executed * np.arange(decisions)),
+        executed=chunk(record.actions, np.float32),
+        source=chunk(record.source, np.uint8),
+        terminated=last & record.terminated,
+        truncated=last & (not record.terminated),
+        observation=record.observations[-1],
+        ended=np.array([0]),
+        final_observation=record.final,
+    )
+    seen = Observation.concatenate(record.observations[::executed])
+    storage.write_episode(0, record.episode, seen, result.executed, result)
+    return {"episode": record.episode.index}
 
 
 def collect_episodes(

@@ -29,7 +29,8 @@ from embodied_rl.training.device_memory import choose_micro_batch
 from embodied_rl.training.final_report import PAGE
 from embodied_rl.training.loop import train
 from embodied_rl.training.planner import plan_selection, stored
-from embodied_rl.training.run_checks import check_preload, check_run, find_random_weights
+from embodied_rl.training.replay_checks import check_preload
+from embodied_rl.training.run_checks import check_run, find_random_weights
 from embodied_rl.training.worker_pool import rank_timeout
 
 

@@ -25,6 +25,8 @@ class Record:
         observations: the observation before each control step, of one row.
         actions: float32 [A] each, as executed.
         source: a `Source` for each action.
+        terminated: whether the task ended, in success or failure.
+        final: the last observation of an episode that the time limit ended, of one row; else None.
     """
 
     episode: Episode
@@ -34,6 +36,8 @@ class Record:
     reward: list[float] = field(default_factory=list)
     success: list[bool] = field(default_factory=list)
     source: list[int] = field(default_factory=list)
+    terminated: bool = False
+    final: Observation | None = None
 
     def add(self, before: Observation, result: StepResult, row: int) -> None:
         """Add one control step, the only one of `result`, in environment `row`."""
@@ -42,6 +46,9 @@ class Record:
         self.reward.append(float(result.reward[row, 0]))
         self.success.append(bool(result.success[row, 0]))
         self.source.append(int(result.source[row, 0]))
+        self.terminated = bool(result.terminated[row])
+        if result.truncated[row] and not self.terminated and result.final_observation is not None:
+            self.final = result.final_observation.select([result.ended.tolist().index(row)])
 
     def arrays(self) -> dict[str, Array]:
         """Return the arrays of the episode's file."""

@@ -242,11 +242,12 @@ class CollectConfig:
     """The scorer that episodes are filtered by; with reward.mode=audit it only says what would be left out."""
     filter: FilterNode = field(default_factory=FilterNode)
     """Which episodes are left out; null thresholds leave out none."""
-    format: Literal["npz", "lerobot"] = "npz"
-    """npz: one file an episode; lerobot: a LeRobotDataset v3.0, which needs the extra embodied-rl[lerobot]."""
+    format: Literal["npz", "lerobot", "replay"] = "npz"
+    """npz: one file an episode; lerobot: a LeRobotDataset v3.0, which needs the extra embodied-rl[lerobot]; replay: a
+    replay storage, which replay.preload of train reads."""
     images: Literal["video", "png"] = "video"
-    """Pictures of format=lerobot: video loses detail and colour; png loses nothing and takes more space. npz files hold
-    pictures as they are."""
+    """Pictures of format=lerobot: video loses detail and colour; png loses nothing and takes more space. Other formats
+    hold pictures as they are."""
     plan: Plan = field(default_factory=Plan)
     """Which process does what."""
 

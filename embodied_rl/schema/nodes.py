@@ -177,6 +177,8 @@ class ReplayNode:
     """Offline experience: the folder replay of an earlier run, or of one replay storage. It is only read."""
     capacity: int = at_least(1, 20_000)
     """Newest decisions that are kept, over all environments. Their space on the disk is reserved at the start."""
+    collect: bool = True
+    """Whether each iteration collects a rollout; false learns from replay.preload alone, without simulators."""
 
 
 @dataclass(frozen=True)

@@ -18,14 +18,12 @@ from embodied_rl.judge.reward.run_scoring import check_reward, list_extra_column
 from embodied_rl.rollout.action_queue import check_rollout_delay
 from embodied_rl.rollout.buffer import Columns, Rollout
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
-from embodied_rl.rollout.replay.experience import open_offline
-from embodied_rl.rollout.replay.format import ReplayFormat
 from embodied_rl.runtime import selection as runtimes
 from embodied_rl.runtime.ranks.torchrun_launcher import TorchrunPlace
 from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.schema import PolicyNode, ReplayNode, TrainConfig
-from embodied_rl.system.untrusted_files import name_file
 from embodied_rl.training.device_memory import DeviceMemory, check_device, measure_device
+from embodied_rl.training.replay_checks import check_preload, check_replay
 from embodied_rl.training.run_parts import count_decisions, make_replay_format
 
 LARGEST_NEW = 400e6
@@ -231,64 +229,6 @@ def check_run(config: TrainConfig) -> RunSize:
     if size.device is not None:
         check_device(size.device, config, advise(config))
     return size
-
-
-def check_replay(config: TrainConfig) -> None:
-    """Check that ranks collect what they store, in a new folder, without a delay or a scorer's reward.
-
-    Raises:
-        UserError: they do not; the message names the key.
-    """
-    name, root = config.algo.name, config.replay.root
-    if root is not None and Path(root).exists() and (not Path(root).is_dir() or any(Path(root).iterdir())):
-        raise UserError(f"replay.root={root} is not empty. Give a new folder.", code="replay-not-empty")
-    if config.mode != "sync" or config.plan.rollout_workers:
-        raise UserError(
-            f"algo.name={name} learns from replay, which each rank collects itself: give mode=sync, and no "
-            f"plan.rollout_workers (mode={config.mode}, plan.rollout_workers={config.plan.rollout_workers}).",
-            code="replay-with-rollout-workers",
-        )
-    if config.reward.name is not None and config.reward.mode != "audit":
-        raise UserError(
-            f"reward.name={config.reward.name}: algo.name={name} learns from replay, which holds only the simulator's "
-            "rewards. Give reward.mode=audit, or reward=off.",
-            code="replay-with-scorer",
-        )
-    if config.policy.delay:
-        raise UserError(
-            f"policy.delay={config.policy.delay}: algo.name={name} learns from replay, which holds no decisions under "
-            "a delay. Give policy.delay=0.",
-            code="replay-with-delay",
-        )
-
-
-def check_preload(config: TrainConfig, needs: Needs, spec: SimulatorSpec) -> None:
-    """Check that `replay.preload` holds experience of this simulator, with instructions that the policy knows.
-
-    Raises:
-        UserError: it does not, or is no replay storage; the message names the difference.
-    """
-    if config.replay.preload is None:
-        return
-    _, embodiment = build.outline_backbone(config.policy, spec)
-    expected = ReplayFormat.of_simulator(spec, 1, 2, embodiment.executed)
-    storages = open_offline(Path(config.replay.preload))
-    if not any(storage.list_episodes() for storage in storages):
-        raise UserError(
-            f"replay.preload={config.replay.preload} holds no whole episode: one that ended in success or failure, or "
-            "by the time limit with a final observation.",
-            code="replay-empty",
-        )
-    for storage in storages:
-        storage.format.check_robot(expected, f"replay.preload={config.replay.preload}")
-        if needs.critic and config.policy.critic == "privileged" and not storage.format.privileged_names:
-            raise UserError(
-                f"replay.preload={config.replay.preload} has no privileged state, which policy.critic=privileged "
-                "reads. Give policy.critic=prefix or expert.",
-                code="privileged-state-missing",
-            )
-        with name_file(Path(config.replay.preload)):
-            embodiment.tokens(storage.list_instructions())
 
 
 def check_groups(config: TrainConfig, size: int) -> None:

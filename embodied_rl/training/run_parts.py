@@ -18,6 +18,7 @@ from embodied_rl.judge.reward.run_scoring import list_extra_columns, make_distil
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.replay.experience import Replay, make_storage_factory, open_offline
 from embodied_rl.rollout.replay.format import ReplayFormat
+from embodied_rl.rollout.replay.storage import ReplayStorage
 from embodied_rl.rollout.writer import WriterFactory
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runtime import selection as runtimes
@@ -27,7 +28,7 @@ from embodied_rl.runtime.ranks.collective import Ranks
 from embodied_rl.runtime.simulators.kind import SimulatorKind, make_handles
 from embodied_rl.schema import TrainConfig
 from embodied_rl.training.rollout_worker import RolloutWork, make_collector, make_sampler
-from embodied_rl.training.sources import Experience, OwnExperience, SharedExperience
+from embodied_rl.training.sources import Experience, NoCollection, OwnExperience, SharedExperience
 from embodied_rl.training.worker_pool import RolloutWorkers
 
 EVALUATION_ENVS = 32
@@ -100,7 +101,7 @@ def assemble_parts(
     actor = build.build_actor(node, config.algo.sampler, kind.spec, method.needs.critic)
     sharding = sharded.shard_network(actor.network, config.plan.learner, ranks)
     algorithm = method.build(actor, ranks, config.seed, config.train.iterations)
-    segments = config.segments if config.mode == "stream" else 1
+    segments = config.segments if config.mode == "stream" else int(config.replay.collect)
     decisions = count_decisions(config, method.needs, kind.spec, actor)
     scoring = make_scoring(config, kind.spec, method.needs, decisions, folder)
     extras = list_extra_columns(config.reward, kind.spec)
@@ -117,17 +118,20 @@ def assemble_parts(
             code="robot-with-rollout-workers",
         )
     evaluators: list[Handle] = []
-    if not kind.limits.one_robot:  # they run while the training simulators are idle
+    if not (kind.limits.one_robot and config.replay.collect):  # they run while the training simulators are idle
         envs_each = count_evaluation_envs(config, ranks)
         evaluators = make_handles(kind, config.plan, envs_each, "evaluation", runtime, NodeShare(cpus=0.0))
-    rollouts = Rollout.allocate(actor, work.decisions * segments, envs, extras=extras).segments(segments)
-    blueprint = build.Blueprint.of_actor(actor, node, config.algo.sampler, kind.spec)
-    experience = make_experience(config, kind, work, actor, ranks, rollouts, blueprint, runtime)
+    experience: Experience = NoCollection()
+    if config.replay.collect:
+        rollouts = Rollout.allocate(actor, work.decisions * segments, envs, extras=extras).segments(segments)
+        blueprint = build.Blueprint.of_actor(actor, node, config.algo.sampler, kind.spec)
+        experience = make_experience(config, kind, work, actor, ranks, rollouts, blueprint, runtime)
     if kind.limits.one_robot and isinstance(experience, OwnExperience):
         evaluators = experience.share_simulators()
     replay = None
-    if method.needs.learns_from == "replay" and isinstance(experience, OwnExperience):
-        replay = open_replay(config, experience, ranks, clear=resumed is None)
+    if method.needs.learns_from == "replay":
+        own = experience.find_storage() if isinstance(experience, OwnExperience) else ReplayStorage(layout)
+        replay = open_replay(config, own, ranks, clear=resumed is None)
     distiller = make_distiller(config, kind.spec, method.needs, ranks)
     return Parts(
         config, folder, ranks, kind, method.needs, actor, kept, sharding, algorithm, distiller, experience, segments,
@@ -156,12 +160,11 @@ def make_replay_format(
     return ReplayFormat.of_simulator(spec, envs, capacity, executed, spare=spare)
 
 
-def open_replay(config: TrainConfig, experience: OwnExperience, ranks: Ranks, clear: bool) -> Replay:
-    """Return the stored experience of a rank.
+def open_replay(config: TrainConfig, own: ReplayStorage, ranks: Ranks, clear: bool) -> Replay:
+    """Return the stored experience of a rank, whose rollouts are written to the storage `own`.
 
-    With `clear` its storage is emptied: a run without a checkpoint may have been killed before its first one.
+    With `clear` it is emptied: a run without a checkpoint may have been killed before its first one.
     """
-    own = experience.find_storage()
     if clear:
         own.load({name: np.zeros_like(value) for name, value in own.state().items()})
     offline = () if config.replay.preload is None else open_offline(Path(config.replay.preload))

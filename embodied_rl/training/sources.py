@@ -4,6 +4,7 @@ Rollouts are numbered like the versions of the weights: version i learns from ro
 segments, its first rollout is number i·S.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -16,6 +17,7 @@ from embodied_rl.rollout.policy_worker import RemotePolicy
 from embodied_rl.rollout.replay.storage import ReplayStorage
 from embodied_rl.rollout.timeline import WAIT, Timeline
 from embodied_rl.runtime.processes.handle import Handle
+from embodied_rl.runtime.processes.process import read_resident_bytes
 from embodied_rl.runtime.ranks.collective import Ranks
 from embodied_rl.training.metrics import CollectorReport, join_reports
 from embodied_rl.training.rollout_worker import REPORT, CollectedRollout, Collecting, fill_rollout, redistribute
@@ -184,4 +186,37 @@ class SharedExperience:
             self._workers.close()
 
 
-Experience = OwnExperience | SharedExperience
+class NoCollection:
+    """The source of a run that learns from stored experience alone: the calls of `OwnExperience`, without a rollout."""
+
+    def __init__(self) -> None:
+        self.timeline = Timeline()
+
+    def offer(self) -> None:
+        """Begin the timeline of an iteration."""
+        self.timeline = Timeline()
+
+    def collect(self) -> Rollout:
+        raise AssertionError("a run with replay.collect=false has no rollouts")
+
+    def reports(self) -> list[CollectorReport]:
+        memory = read_resident_bytes(os.getpid())
+        return [CollectorReport(0, 0, 0, 0, (memory, 0), memory, (), self.timeline)]
+
+    def figures(self) -> dict[str, float]:
+        return {}
+
+    def update_curriculum(self, finished: Sequence[EpisodeRecord]) -> None:
+        pass
+
+    def state(self) -> dict[str, Array]:
+        return {}
+
+    def load(self, state: Mapping[str, Array]) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+Experience = OwnExperience | SharedExperience | NoCollection

@@ -32,7 +32,7 @@ from embodied_rl.runtime.processes.process import read_resident_bytes
 from embodied_rl.training import metrics
 from embodied_rl.training.restoring import explain_state_mismatch, read_progress
 from embodied_rl.training.run_parts import Parts, count_evaluation_envs
-from embodied_rl.training.sources import OwnExperience
+from embodied_rl.training.sources import OwnExperience, SharedExperience
 
 log = logging.getLogger(__name__)
 
@@ -78,6 +78,9 @@ class Trainer:
             for _ in experience:  # which also writes it to the replay storage
                 pass
             experience = self.parts.replay
+            if not self.config.replay.collect:
+                self.begin_phase("learning")
+                self._learning = time.monotonic(), 0
         update = self.algorithm.update(experience, self.iteration)
         self._stop_learning()
         means = torch.tensor([*update.values()], dtype=torch.float64)  # those of a rank are of its rows alone
@@ -136,7 +139,7 @@ class Trainer:
 
     def _figures(self, seconds: Mapping[str, float]) -> dict[str, Any]:
         experience = self._experience
-        own = isinstance(experience, OwnExperience)
+        own = not isinstance(experience, SharedExperience)
         own_part = (experience.timeline, experience.reports(), read_resident_bytes(os.getpid()))
         gathered = self.ranks.gather(own_part, Timeline, Span, metrics.CollectorReport, EpisodeRecord)
         ranks, reports = [line for line, _, _ in gathered], [report for _, some, _ in gathered for report in some]

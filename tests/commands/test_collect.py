@@ -14,11 +14,13 @@ from embodied_rl.commands import collect
 from embodied_rl.commands.collect import AT_ONCE, run
 from embodied_rl.datasets.lerobot.dataset_reader import LeRobotDataset
 from embodied_rl.datasets.lerobot.info import DatasetError
-from embodied_rl.datasets.record import ABOUT
+from embodied_rl.datasets.record import ABOUT, Record
 from embodied_rl.deployment.execution.demonstration import read_demonstration
 from embodied_rl.interfaces.policy import Decision, NoiseKeys
-from embodied_rl.interfaces.sim import Array, Episode, Observation
+from embodied_rl.interfaces.sim import Array, Episode, Observation, SimulatorSpec, StepResult
 from embodied_rl.rollout.episode_sampler import derive_episode_seed
+from embodied_rl.rollout.replay.format import ReplayFormat
+from embodied_rl.rollout.replay.storage import ReplayStorage
 from embodied_rl.schema import CollectConfig, SimNode
 from embodied_rl.schema.checks import validate_config
 from embodied_rl.testing.fakes import FakeSimulator, RowwiseFakeActor
@@ -57,6 +59,59 @@ def test_another_simulator_plays_the_files_back(tmp_path, capsys) -> None:
         told = read_demonstration(tmp_path / "out" / line["file"], simulator.spec.body, (0, 1, 2, -1))
         assert (told.actions == file["actions"]).all() and (told.measured[:, :3] == file["state"][:, :3]).all()
     assert np.mean([line["success"] for line in index]) > 0.8
+
+
+def test_a_replay_storage_holds_what_the_files_hold(tmp_path) -> None:
+    """In control steps of an operator, in chunks of a policy, both with their ends."""
+    index, files = collected(tmp_path, episodes=6)
+    out = tmp_path / "stored"
+    run(CollectConfig(SimNode("tabletop", options=OPTIONS), episodes=6, format="replay", out=str(out)))
+    assert (out / "index.jsonl").read_text().count("\n") == 6
+    stored = [*ReplayStorage.open(out).episodes()]
+    assert len(stored) == 6
+    for line, file, episode in zip(index, files, stored, strict=True):
+        assert (int(episode.seed[0]), len(episode)) == (line["seed"], line["steps"])
+        np.testing.assert_array_equal(episode.executed[:, 0], file["actions"])
+        np.testing.assert_array_equal(episode.observation.state, file["state"])
+        np.testing.assert_array_equal(episode.observation.images["front"], file["images/front"])
+        np.testing.assert_array_equal(episode.next_observation.state[:-1], file["state"][1:])
+        assert episode.reward[:, 0].tolist() == file["reward"].tolist()
+        assert bool(episode.terminated[-1]) == line["success"] != bool(episode.truncated[-1])
+
+
+def test_chunks_of_a_policy_are_decisions_of_a_replay_storage(tmp_path) -> None:
+    """The last one may be shorter; a truncated episode has its final observation."""
+    spec, record = replace(FakeSimulator.spec_of(FakeSimulator.Config()), horizon=7), Record(Episode(3, 0, 5), "go")
+    storage = ReplayStorage(ReplayFormat.of_simulator(spec, 1, 5, 3))
+    for step in range(7):
+        seen = make_observation(spec, step)
+        done = np.array([step == 6])
+        record.add(
+            seen,
+            StepResult(
+                reward=np.full((1, 1), step, np.float32), success=np.zeros((1, 1), bool), steps=np.ones(1, np.int64),
+                executed=np.full((1, 1, spec.action_dim), step, np.float32),
+                source=np.full((1, 1), step % 2, np.uint8), terminated=done & False, truncated=done,
+                observation=seen, ended=np.flatnonzero(done),
+                final_observation=make_observation(spec, 7) if step == 6 else None,
+            ), 0,
+        )  # fmt: skip
+    collect.write_replay(storage, record)
+    (found,) = storage.episodes()
+    assert found.steps.tolist() == [3, 3, 1]
+    assert found.reward.tolist() == [[0, 1, 2], [3, 4, 5], [6, 0, 0]]
+    assert found.source[0].tolist() == [0, 1, 0] and found.truncated.tolist() == [False, False, True]
+    assert found.observation.state[:, 0].tolist() == [0, 3, 6] and found.next_observation.state[:, 0].tolist() == [
+        3,
+        6,
+        7,
+    ]
+
+
+def make_observation(spec: SimulatorSpec, number: int) -> Observation:
+    cameras = {each.name: np.zeros((1, each.height, each.width, 3), np.uint8) for each in spec.cameras}
+    privileged = np.zeros((1, len(spec.privileged_names)), np.float32) if spec.privileged_names else None
+    return Observation(cameras, np.full((1, len(spec.state_names)), number, np.float32), ("go",), privileged)
 
 
 def test_a_dataset_holds_what_the_files_hold(tmp_path, capsys) -> None:

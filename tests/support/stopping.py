@@ -10,8 +10,10 @@ from embodied_rl.training.trainer import Trainer
 from tests.support.running import assert_same, with_plan
 
 
-def assert_stopped_goes_on_alike(settings: tuple[str, ...], folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A run that is stopped and continued equals one that is not, to the bit; returns that one."""
+def assert_stopped_goes_on_alike(
+    settings: tuple[str, ...], folder: Path, monkeypatch: pytest.MonkeyPatch, again: tuple[str, ...] = ()
+) -> Path:
+    """A run that is stopped and continued, typing `again`, equals one that is not, to the bit; returns that one."""
     step = Trainer.step
 
     def interrupted(trainer: Trainer) -> dict[str, Any]:
@@ -23,7 +25,7 @@ def assert_stopped_goes_on_alike(settings: tuple[str, ...], folder: Path, monkey
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "step", interrupted)
         assert main(with_plan(["train", *settings, "run.root=halted"])) == 130
-    assert main(["train", "resume=last", "run.root=halted"]) == 0
+    assert main(["train", "resume=last", "run.root=halted", *again]) == 0
     (straight,), (halted,) = ((folder / root).glob("*/*") for root in ("straight", "halted"))
     assert_same(halted, straight)
     return straight

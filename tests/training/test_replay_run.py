@@ -12,8 +12,10 @@ import pytest
 from embodied_rl.interfaces.sim import Episode, Observation, Source, StepResult
 from embodied_rl.rollout.replay.format import ReplayFormat
 from embodied_rl.rollout.replay.storage import ReplayStorage
+from embodied_rl.training import run_parts
 from tests.support.reaching import SIZE, Reaching
 from tests.support.running import ITERATIONS, REACHING, SMALL, figures
+from tests.support.stopping import assert_stopped_goes_on_alike
 
 FILTERED = (
     *(word for word in SMALL if "critic" not in word), *REACHING, "algo=filtered", "algo.steps=4", "plan.ranks=1"
@@ -88,6 +90,23 @@ def test_a_run_learns_from_an_earlier_one_too(typed: Callable[..., Any], tmp_pat
     assert {path: path.read_bytes() for path in before} == before
 
 
+def test_a_run_learns_from_stored_episodes_alone(
+    typed: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It starts no training simulator, adds nothing to what is stored, and continues to the bit."""
+    assert typed("train", *FILTERED, "replay.root=stored")[0] == 0
+    shutil.rmtree(tmp_path / "runs")
+    before = {path: path.read_bytes() for path in (tmp_path / "stored").rglob("*.*")}
+    alone = (*FILTERED, "replay.preload=stored", "replay.collect=false", "plan=colocated")
+    monkeypatch.setattr(run_parts, "make_collector", None)
+    straight = assert_stopped_goes_on_alike(alone, tmp_path, monkeypatch, ("replay.preload=stored",))
+    rows = figures(straight)
+    stored = ReplayStorage.open(tmp_path / "stored" / "collector_0").list_episodes()
+    assert {row["update/episodes"] for row in rows} == {len(stored)} and rows[0]["update/loss"] > 0
+    assert rows[-1]["total/decisions"] == 0 and "rollout/success" not in rows[-1] and "eval/success" in rows[-1]
+    assert {path: path.read_bytes() for path in (tmp_path / "stored").rglob("*.*")} == before
+
+
 def test_experience_of_another_robot_or_in_other_words_is_refused(typed: Callable[..., Any], tmp_path: Path) -> None:
     assert typed("train", *FILTERED, "replay.root=first", "train.iterations=1", "train.eval_every=0")[0] == 0
     shutil.rmtree(tmp_path / "runs")
@@ -143,6 +162,8 @@ def test_what_a_robot_recorded_needs_no_privileged_state(typed: Callable[..., An
         (("replay.preload=nothing",), "nothing"),
         (("replay.capacity=100000000000",), "replay.capacity=100000000000"),
         (("replay.capacity=0",), "replay.capacity"),
+        (("replay.collect=false",), "replay.preload"),
+        (("replay.collect=false", "replay.preload=.", "plan=auto"), "plan=colocated"),
     ],
 )
 def test_what_replay_cannot_do_is_refused_by_its_key(
