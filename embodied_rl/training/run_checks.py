@@ -5,10 +5,11 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from embodied_rl.actors.embodiment import add_conditions
 from embodied_rl.actors.learning.memory_budget import find_machine_bytes, format_bytes
 from embodied_rl.actors.learning.update_memory import HeldMemory, count_held, without_memory
 from embodied_rl.actors.placement import describe_placement, resolve_placement
-from embodied_rl.assembly import build
+from embodied_rl.assembly import build, networks
 from embodied_rl.assembly.build import outline_actor
 from embodied_rl.interfaces.algorithm import Needs
 from embodied_rl.interfaces.errors import UserError
@@ -122,7 +123,7 @@ def measure_run(config: TrainConfig, needs: Needs, spec: SimulatorSpec) -> RunSi
         UserError: see `embodied_rl.assembly.build.outline_actor`.
     """
     config, plan = replace(config, policy=resolve_placement(config.policy)), config.plan
-    actor = outline_actor(config.policy, config.algo.sampler, spec, needs.critic)
+    actor = outline_actor(config.policy, config.algo.sampler, spec, needs.critic, needs.conditions)
     held = count_held(actor)
     segments = config.segments if config.mode == "stream" else 1
     decisions = count_decisions(config, needs, spec, actor) * segments
@@ -267,7 +268,8 @@ def check_preload(config: TrainConfig, needs: Needs, spec: SimulatorSpec) -> Non
     """
     if config.replay.preload is None:
         return
-    _, embodiment = build.outline_backbone(config.policy, spec)
+    network, embodiment = build.outline_backbone(config.policy, spec)
+    embodiment = networks.fit_conditions(network, embodiment, needs.conditions, spec.instruction_length)
     expected = ReplayFormat.of_simulator(spec, 1, 2, embodiment.executed)
     storages = open_offline(Path(config.replay.preload))
     if not any(storage.list_episodes() for storage in storages):
@@ -285,7 +287,8 @@ def check_preload(config: TrainConfig, needs: Needs, spec: SimulatorSpec) -> Non
                 code="privileged-state-missing",
             )
         with name_file(Path(config.replay.preload)):
-            embodiment.tokens(storage.list_instructions())
+            for condition in needs.conditions or [embodiment.condition]:
+                embodiment.tokens(add_conditions(storage.list_instructions(), condition))
 
 
 def check_groups(config: TrainConfig, size: int) -> None:
