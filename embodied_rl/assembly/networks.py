@@ -186,7 +186,8 @@ def fit_conditions(
 ) -> Embodiment:
     """Return the embodiment with the words of `conditions`, which follow instructions; the network grows in place.
 
-    The embeddings of new words are zero, so that prompts without them are read as before.
+    Prompts without the new words are read as before. The embeddings of these words are random, with the mean and
+    deviation of those known, so that what the network makes of an instruction changes little behind it.
 
     Args:
         network, embodiment: of the policy; its tokenizer, if it has one, must know the words.
@@ -251,10 +252,15 @@ def _add_words(
             code="words-frozen",
         )
     table, positions = network.WORD_ROWS
-    _append_rows(network, table, lambda rows: rows.new_zeros(len(unknown), rows.shape[1]))
+    _append_rows(network, table, lambda rows: _draw_alike(rows[len(rows) > 1 :], len(unknown)))
     _append_rows(network, positions, lambda rows: rows[-1:].repeat(length - known, 1))
     network.spec = replace(network.spec, token_length=length)
     return replace(embodiment, vocabulary=(*embodiment.vocabulary, *unknown), token_length=length)
+
+
+def _draw_alike(rows: Tensor, count: int) -> Tensor:
+    """Return `count` random rows with the mean and deviation that `rows` have in each column."""
+    return torch.normal(rows.mean(0).expand(count, -1), rows.std(0, correction=0).expand(count, -1))
 
 
 def _append_rows(network: FlowBackbone, name: str, make: Callable[[Tensor], Tensor]) -> None:
