@@ -138,6 +138,7 @@ RECAP = (*(word for word in FILTERED if word != "algo=filtered"), "algo=recap", 
          "algo.guidance=2", "train.iterations=2", "train.eval_every=0")  # fmt: skip
 
 
+@pytest.mark.process
 def test_a_labelled_policy_goes_on(typed: Callable[..., Any], tmp_path: Path) -> None:
     """In evaluations and further runs, with its label and guidance; other algorithms refuse guidance in one line."""
     code, _, err = typed("train", *RECAP)
