@@ -175,6 +175,7 @@ def test_offline_instructions_need_room_for_the_labels(
     texts.write_text(texts.read_text().replace('"go', '"go go go go go go'))
     code, _, err = typed("train", *RECAP, "replay.preload=first", "run.root=second")
     assert code == 2 and "prompt-too-long" in err and "advantage:" in err, err
+    assert not (tmp_path / "second").exists()
     assert typed("train", *FILTERED, "replay.preload=first", "run.root=second", "train.iterations=1")[0] == 0
 
 

@@ -130,12 +130,12 @@ def test_labels_follow_advantages_and_humans() -> None:
 
 
 def test_labels_of_offline_episodes_are_those_of_their_own_instructions() -> None:
-    """The numbers of texts differ between storages."""
-    own, offline = make_storage([GOOD, BAD, BAD], [True, False, False]), make_storage([BAD, GOOD], [False, True])
-    offline._texts.number("right")
+    """Which have the same number there as other ones here."""
+    own = make_storage([GOOD, BAD, BAD], [True, False, False])
+    offline = make_storage([BAD, GOOD], [False, True], instruction="right")
     replay = Replay(own, (offline,))
     where = np.concatenate([replay.list_decisions(number, replay.list_episodes(number)) for number in range(2)])
-    assert replay.read_instructions(where) == ["left"] * 5
+    assert replay.read_instructions(where) == ["left"] * 3 + ["right"] * 2
     assert find_positive(make_learner(positive_share=0.4), replay) == [True, False, False, False, True]
 
 
@@ -164,6 +164,7 @@ def test_a_share_of_the_draws_has_no_label() -> None:
     assert len(drawn) == 60 * 16
     shares = [drawn.count(text) / len(drawn) for text in ("", POSITIVE, NEGATIVE)]
     assert shares[0] == pytest.approx(0.3, abs=0.06) and min(shares[1:]) > 0.2
+    assert sum(0 < drawn[16 * step : 16 * step + 16].count("") < 16 for step in range(60)) > 50
     assert "" not in read_conditions(make_learner(dropout=0.0), replay)
     assert set(read_conditions(make_learner(dropout=1.0), replay)) == {""}
 
