@@ -27,6 +27,10 @@ GRIPPERS = {"same": (1.0, 0.0), "inverted": (-1.0, 0.0), "zero_one": (2.0, -1.0)
 """Convention of the policy's gripper entries → (factor, offset) that turn them into the simulator's [-1, 1]."""
 
 
+UNCONDITIONED = {"condition": "", "guidance": 1.0}
+"""Entries of an embodiment without a condition, which are not stored."""
+
+
 @dataclass(frozen=True)
 class Normalisation:
     """An affine map of each entry: normalised = (value - center) / scale.
@@ -125,6 +129,9 @@ class Embodiment:
         relative: for each action entry the state entry that it is relative to, or -1; all absolute if empty.
         gripper: convention of the policy's entries named gripper, a key of `GRIPPERS`.
         tokenizer: content of the tokenizer.json of the policy's language model; empty if ids are words.
+        condition: words that follow each instruction, such as "advantage: positive"; empty for none.
+        guidance: w of the deployed velocity v_null + w (v_condition - v_null), where v_null is that of instructions
+            without the condition; 1 is the plain velocity under the condition, 0 that without it.
     """
 
     cameras: tuple[str, ...]
@@ -146,6 +153,8 @@ class Embodiment:
     relative: tuple[int, ...] = ()
     gripper: str = "same"
     tokenizer: str = field(default="", repr=False)
+    condition: str = ""
+    guidance: float = 1.0
 
     def __post_init__(self) -> None:
         """Raise `UserError` if lengths differ, limits have no finite range, or a setting is unknown."""
@@ -180,6 +189,15 @@ class Embodiment:
         if self.gripper not in GRIPPERS:
             raise UserError(
                 f"policy.gripper={self.gripper!r} is not one of {', '.join(GRIPPERS)}.", code="gripper-unknown"
+            )
+        if self.condition != " ".join(self.condition.split()):
+            raise UserError(
+                "embodiment.condition must be words, separated by single spaces.", code="embodiment-invalid"
+            )
+        if not (np.isfinite(self.guidance) and self.guidance >= 0) or (self.guidance != 1 and not self.condition):
+            raise UserError(
+                f"embodiment.guidance={self.guidance} must be at least 0, and 1 without a condition.",
+                code="embodiment-invalid",
             )
 
     @staticmethod
@@ -259,8 +277,13 @@ class Embodiment:
             return torch.from_numpy(tokenizer.tokenize_pieces(prompts, self.tokenizer, self.token_length))
         return torch.from_numpy(tokenizer.tokenize_words(prompts, self.vocabulary, self.token_length))
 
-    def inputs(self, observation: Observation, network: FlowBackbone) -> PolicyInput:
+    def inputs(
+        self, observation: Observation, network: FlowBackbone, condition: str | Sequence[str] | None = None
+    ) -> PolicyInput:
         """Convert an observation to the network's inputs, on the observation's device, without privileged state.
+
+        `condition` follows the instructions of all rows, or one of n of each; None for the embodiment's own. It says
+        nothing about the task, so that a policy without instructions (`blind`) gets it, too.
 
         Raises:
             UserError: a camera is missing, an image or the state has another size, or a word is unknown.
@@ -285,7 +308,8 @@ class Embodiment:
             )
         normal = self.state.normalise(state)
         instructions = [""] * len(state) if self.blind == "instruction" else observation.instruction
-        tokens = self.tokens(network.prompts(instructions, normal))
+        added = self.condition if condition is None else condition
+        tokens = self.tokens(network.prompts(add_conditions(instructions, added), normal))
         if self.blind == "image":
             images = {name: torch.zeros_like(image) for name, image in images.items()}
         return PolicyInput(images, pad(normal, (0, network.spec.state_dim - normal.shape[1])), tokens)
@@ -353,8 +377,8 @@ class Embodiment:
         return np.array([pair[0] for pair in pairs], np.float32), np.array([pair[1] for pair in pairs], np.float32)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the entries as plain values, for JSON."""
-        return asdict(self)
+        """Return the entries as plain values, for JSON; without those of a condition if there is none."""
+        return {name: value for name, value in asdict(self).items() if UNCONDITIONED.get(name) != value}
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> "Embodiment":
@@ -370,9 +394,18 @@ class Embodiment:
             limits = Normalisation.from_bounds("limits", data["action_low"], data["action_high"])
             added = {"state": asdict(state), "action": asdict(limits), "gripper": "same", "tokenizer": ""}
             data = {**changed, **added, "views": [], "relative": []}
+        data = {**UNCONDITIONED, **data}
         if wrong := sorted(names ^ set(data)):
             raise UserError(
                 f"The stored embodiment does not fit this version: entries {', '.join(wrong)}.",
                 code="embodiment-version-mismatch",
             )
         return freeze_config(Embodiment, data, "embodiment")
+
+
+def add_conditions(instructions: Sequence[str], condition: str | Sequence[str]) -> Sequence[str]:
+    """Return n instructions followed by one condition, or each by its own of n; an empty one changes nothing."""
+    if not len(condition):
+        return instructions
+    conditions = [condition] * len(instructions) if isinstance(condition, str) else condition
+    return [" ".join(filter(None, pair)) for pair in zip(instructions, conditions, strict=True)]

@@ -8,6 +8,7 @@ dimensions x stochastic denoise steps, `P` privileged entries, `G` of them predi
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,7 @@ COMMITTED, ACTIONS = f"{FLOW}committed", "actions"
 IMAGE, FEATURES, PREFIX = "input/image/", "input/features/", "input/prefix/"
 TOKENS, STATE = "input/tokens", "input/state"
 """Names, or starts of names, of the entries of a trace."""
+GUIDANCE = "guidance"
 
 
 class FlowActor(DeployedFlow):
@@ -104,14 +106,18 @@ class FlowActor(DeployedFlow):
         return self.keep
 
     def exploration(self) -> dict[str, float]:
-        """Return the strength of the exploration noise."""
+        """Return the strength of the exploration noise, and the guidance of a policy with a condition."""
         level = getattr(self.sampler, "noise_level", None)
-        return {} if level is None else {"noise_level": float(level)}
+        guidance = {GUIDANCE: self.embodiment.guidance} if self.embodiment.condition else {}
+        return guidance if level is None else guidance | {"noise_level": float(level)}
 
     def explore_with(self, settings: Mapping[str, float]) -> None:
         """Apply the settings that another actor's `exploration` returned."""
         for name, value in settings.items():
-            setattr(self.sampler, name, value)
+            if name == GUIDANCE:
+                self.embodiment = replace(self.embodiment, guidance=value)
+            else:
+                setattr(self.sampler, name, value)
 
     @property
     def critic_reads(self) -> str | None:  # type: ignore[override]
@@ -133,13 +139,17 @@ class FlowActor(DeployedFlow):
         The value is NaN if a privileged critic gets no privileged state, which is allowed only in deployment.
 
         Raises:
-            UserError: exploring needs privileged state and the observation has none, the inputs do not fit, or the
-                prefix is longer than `delay`, or than what the policy is trained to continue.
+            UserError: exploring needs privileged state and the observation has none, the inputs do not fit, the
+                prefix is longer than `delay`, or than what the policy is trained to continue, or a policy with guidance
+                is to explore.
         """
+        if explore:
+            self._check_plain()
         known = self._commit(prefix, committed, observation)
         inputs = self._inputs(observation)
         context = self.backbone.encode(inputs)
-        sample = self.sampler.sample(self._velocity(context), keys, self._chunk, explore, self.device, known)
+        velocity = self._velocity(context) if explore else self._deployed_velocity(observation, context)
+        sample = self.sampler.sample(velocity, keys, self._chunk, explore, self.device, known)
         actions = self._following(sample.actions, known)
         trace = make_input_trace(inputs) | {FLOW + name: value for name, value in sample.trace.items()}
         trace[ACTIONS] = actions
@@ -186,7 +196,12 @@ class FlowActor(DeployedFlow):
 
     @autocast_method
     def evaluate(self, trace: Trace) -> Evaluation:
-        """Recompute decisions with gradients from the tensors that `act` recorded; the result lies on the host."""
+        """Recompute decisions with gradients from the tensors that `act` recorded; the result lies on the host.
+
+        Raises:
+            UserError: the policy has guidance.
+        """
+        self._check_plain()
         trace = {name: copy_to(value, self.device) for name, value in trace.items()}
         context = self.backbone.encode(read_inputs(trace))
         again = self.sampler.evaluate(self._velocity(context), select_entries(trace, FLOW))
@@ -245,6 +260,15 @@ class FlowActor(DeployedFlow):
             actor += self.sampler.parameters()
         groups = {"actor": actor, "critic": [] if self.critic is None else list(self.critic.parameters())}
         return groups | {"perception": perception} if perception else groups
+
+    def _check_plain(self) -> None:
+        """Check that the deployed velocity is that of one encoding, from which traces are recomputed."""
+        if (weight := self.embodiment.guidance) != 1:
+            raise UserError(
+                f"This policy acts with guidance={weight:g}, which is neither explored nor scored: only its guidance=1 "
+                "is.",
+                code="guidance-not-scored",
+            )
 
     def _critic_trace(
         self, observation: Observation, keys: NoiseKeys, required: bool, known: Committed | None

@@ -4,7 +4,7 @@ Shapes: `n` rows, `H` predicted and `Hx` executed actions, `D` model and `A` sim
 a prefix.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import wraps
 from typing import Any, Literal, TypeVar
@@ -113,7 +113,7 @@ class DeployedFlow(Actor):
         if strategy not in STRATEGIES:
             raise UserError(f"strategy={strategy} is not one of {', '.join(STRATEGIES)}.", code="strategy-unknown")
         robot, state, steps = self.embodiment, observation.state, self.sampler.denoise_steps
-        velocity = self._velocity(self.backbone.encode(self._inputs(observation)))
+        velocity = self._deployed_velocity(observation)
         zeros = torch.zeros(len(observation), *self._chunk)
         start = (zeros if keys is None else draw_normal(keys, NoiseStream.INITIAL, self._chunk)).to(self.device)
         if prefix is None:
@@ -133,13 +133,16 @@ class DeployedFlow(Actor):
         chunk[:, :length] = np.where(held[..., None], given, chunk[:, :length])
         return chunk if whole else chunk[:, : robot.executed]
 
-    def observation_inputs(self, observation: Observation) -> PolicyInput:
-        """Convert an observation to inputs on the network's device, with images even if perception is frozen."""
-        return self.embodiment.inputs(observation, self.backbone).to(self.device)
+    def observation_inputs(self, observation: Observation, condition: str | Sequence[str] | None = None) -> PolicyInput:
+        """Convert an observation to inputs on the network's device, with images even if perception is frozen.
 
-    def _inputs(self, observation: Observation) -> PolicyInput:
+        `condition`: see `Embodiment.inputs`.
+        """
+        return self.embodiment.inputs(observation, self.backbone, condition).to(self.device)
+
+    def _inputs(self, observation: Observation, condition: str | None = None) -> PolicyInput:
         """Return the inputs in the form of a trace; see `Keep`."""
-        return keep_inputs(self.backbone, self.observation_inputs(observation), self.keep)
+        return keep_inputs(self.backbone, self.observation_inputs(observation, condition), self.keep)
 
     def _commit(
         self, prefix: np.ndarray | None, committed: np.ndarray | None, observation: Observation
@@ -206,6 +209,26 @@ class DeployedFlow(Actor):
     def _chunk(self) -> tuple[int, int]:
         """Return (H, D), the shape of a chunk in the model's units."""
         return self.backbone.spec.horizon, self.backbone.spec.action_dim
+
+    def _deployed_velocity(self, observation: Observation, context: Context | None = None) -> Any:
+        """Return the velocity v_null + w (v_condition - v_null) with the embodiment's guidance w.
+
+        Without a condition, or with w = 1 or 0, it is that of one encoding, to the bit. `context` is the encoding under
+        the condition, if it is known.
+        """
+        weight = self.embodiment.guidance
+        if weight == 0:
+            return self._velocity(self.backbone.encode(self._inputs(observation, "")))
+        conditioned = self._velocity(self.backbone.encode(self._inputs(observation)) if context is None else context)
+        if weight == 1:
+            return conditioned
+        plain = self._velocity(self.backbone.encode(self._inputs(observation, "")))
+
+        def guided(x: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
+            without, (value, features) = plain(x, t)[0], conditioned(x, t)
+            return without + weight * (value - without), features
+
+        return guided
 
     def _velocity(self, context: Context) -> Any:
         def velocity(x: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:

@@ -286,9 +286,14 @@ def describe_origin(sim: SimNode, sampling: SamplerNode, control_hz: float) -> d
     return {"sim": origin, "control_hz": control_hz, "denoise_steps": sampling.denoise_steps}
 
 
-def build_actor(node: PolicyNode, sampling: SamplerNode, spec: SimulatorSpec, needs_critic: bool) -> Actor:
-    """Build an actor of network, exploration and critic."""
-    return build_actor_around(*build_backbone(node, spec), node, sampling, spec, needs_critic)
+def build_actor(
+    node: PolicyNode, sampling: SamplerNode, spec: SimulatorSpec, needs_critic: bool, conditions: Sequence[str] = ()
+) -> Actor:
+    """Build an actor of network, exploration and critic, which knows the words of `conditions`; see `Needs`."""
+    network, embodiment = build_backbone(node, spec)
+    longest, frozen = spec.instruction_length, node.freeze_perception
+    embodiment = networks.fit_conditions(network, embodiment, conditions, longest, frozen)
+    return build_actor_around(network, embodiment, node, sampling, spec, needs_critic)
 
 
 def build_actor_around(
@@ -304,7 +309,9 @@ def build_actor_around(
     return make_actor(network, embodiment, ActorSettings(node, sampling, needs_critic, spec.privileged_names))
 
 
-def outline_actor(node: PolicyNode, sampling: SamplerNode, spec: SimulatorSpec, needs_critic: bool) -> Actor:
+def outline_actor(
+    node: PolicyNode, sampling: SamplerNode, spec: SimulatorSpec, needs_critic: bool, conditions: Sequence[str] = ()
+) -> Actor:
     """Build the actor that `build_actor` would build, with shapes and without weights, for dry runs.
 
     Faults in the weights of a checkpoint, such as numbers that are not finite, are found only when they are loaded.
@@ -315,6 +322,8 @@ def outline_actor(node: PolicyNode, sampling: SamplerNode, spec: SimulatorSpec, 
     """
     check_placement(node)
     network, embodiment = outline_backbone(node, spec)
+    longest, frozen = spec.instruction_length, node.freeze_perception
+    embodiment = networks.fit_conditions(network, embodiment, conditions, longest, frozen)
     bare = replace(resolve_placement(node), device="meta", compile=False)
     return make_actor(network, embodiment, ActorSettings(bare, sampling, needs_critic, spec.privileged_names))
 

@@ -54,7 +54,7 @@ class LoadedPolicy:
             horizon=self.actor.network.spec.horizon,
             executed=body.executed,
             words=() if body.tokenizer else tuple(word for word in body.vocabulary if word),
-            prompt_length=body.token_length,
+            prompt_length=body.token_length - (0 if body.tokenizer else len(body.condition.split())),
             prefix_trained_to=int(getattr(self.actor, "prefix_trained_to", 0)),
             normalisation=hash_normalisation(body),
         )

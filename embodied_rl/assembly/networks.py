@@ -5,13 +5,14 @@ A policy may allow sizes to grow, such as the actions of a chunk; see `FlowBackb
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from embodied_rl.actors import tokenizer
 from embodied_rl.actors.embodiment import Embodiment
@@ -178,3 +179,96 @@ def grow_network(path: Path, small: FlowBackbone, embodiment: Embodiment, growth
     large.load_state_dict(state)
     large.source, large.prefix_trained_to = small.source, small.prefix_trained_to
     return large
+
+
+def fit_conditions(
+    network: FlowBackbone, embodiment: Embodiment, conditions: Sequence[str], longest: int, frozen: bool = False
+) -> Embodiment:
+    """Return the embodiment with the words of `conditions`, which follow instructions; the network grows in place.
+
+    Prompts without the new words are read as before. The embeddings of these words are random, with the mean and
+    deviation of those known, so that what the network makes of an instruction changes little behind it.
+
+    Args:
+        network, embodiment: of the policy; its tokenizer, if it has one, must know the words.
+        conditions: of the algorithm; see `Needs.conditions`. Without any, nothing changes.
+        longest: words of the longest instruction; 0 if unknown.
+        frozen: whether the embeddings of words, which perception reads, do not learn.
+
+    Raises:
+        UserError: the policy acts with guidance, which only an algorithm with conditions trains, or it cannot learn to
+            tell the conditions apart.
+    """
+    if not conditions:
+        check_guidance(embodiment)
+        return embodiment
+    if not embodiment.tokenizer:
+        embodiment = _add_words(network, embodiment, conditions, longest, frozen)
+    ids = {tuple(row) for row in embodiment.tokens(conditions).tolist()}
+    if len(ids) < len(conditions):
+        raise UserError(
+            f"The tokenizer of this policy cannot tell {' from '.join(map(repr, conditions))}: give a checkpoint whose "
+            "tokenizer knows these words.",
+            code="condition-unknown",
+        )
+    return embodiment
+
+
+def check_guidance(embodiment: Embodiment) -> None:
+    """Check that a policy acts by the plain velocity of its flow, which is what most algorithms train.
+
+    Raises:
+        UserError: it does not.
+    """
+    if embodiment.guidance != 1:
+        raise UserError(
+            f"policy.checkpoint: this policy acts with guidance={embodiment.guidance:g} towards "
+            f"{embodiment.condition!r}, which only an algorithm that labels decisions trains, such as algo=recap. Give "
+            "that, or another checkpoint.",
+            code="guidance-not-trained",
+        )
+
+
+def _add_words(
+    network: FlowBackbone, embodiment: Embodiment, conditions: Sequence[str], longest: int, frozen: bool
+) -> Embodiment:
+    """Add the words of conditions to a vocabulary of words, and rows for them to the network."""
+    words = dict.fromkeys(word for text in conditions for word in text.lower().split())
+    unknown, known = [word for word in words if word not in embodiment.vocabulary], embodiment.token_length
+    longest = longest or (known if unknown else 0)  # a policy with these words has room for them
+    length = max(known, longest + max(len(text.split()) for text in conditions))
+    if not unknown and length == known:
+        return embodiment
+    if network.WORD_ROWS is None:
+        raise UserError(
+            f"policy.name: this policy cannot learn the words {', '.join(unknown or words)}, which the algorithm adds "
+            "to instructions: choose another one.",
+            code="words-cannot-grow",
+        )
+    if unknown and frozen:
+        raise UserError(
+            f"policy.freeze_perception=true: the algorithm adds the words {', '.join(unknown)} to instructions, which "
+            "this policy has to learn. Give policy.freeze_perception=false.",
+            code="words-frozen",
+        )
+    table, positions = network.WORD_ROWS
+    _append_rows(network, table, lambda rows: _draw_alike(rows[len(rows) > 1 :], len(unknown)))
+    _append_rows(network, positions, lambda rows: rows[-1:].repeat(length - known, 1))
+    network.spec = replace(network.spec, token_length=length)
+    return replace(embodiment, vocabulary=(*embodiment.vocabulary, *unknown), token_length=length)
+
+
+def _draw_alike(rows: Tensor, count: int) -> Tensor:
+    """Return `count` random rows with the mean and deviation that `rows` have in each column."""
+    return torch.normal(rows.mean(0).expand(count, -1), rows.std(0, correction=0).expand(count, -1))
+
+
+def _append_rows(network: FlowBackbone, name: str, make: Callable[[Tensor], Tensor]) -> None:
+    """Append to a parameter of the network the rows that `make` returns for its present ones."""
+    owner, _, leaf = name.rpartition(".")
+    module = network.get_submodule(owner)
+    old: nn.Parameter = getattr(module, leaf)
+    rows = torch.cat([old.detach(), make(old.detach())])
+    setattr(module, leaf, nn.Parameter(rows, requires_grad=old.requires_grad))
+    if isinstance(module, nn.Embedding):
+        module.num_embeddings = len(rows)

@@ -219,12 +219,14 @@ def check_config(path: Path, metadata: PolicyMetadata, policy: str, given: Mappi
 def load_actor(path: Path, actor: Actor) -> PolicyMetadata:
     """Load a file's weights into an actor with the same network, sampler and critic; return the file's metadata.
 
+    The guidance of a policy with a condition is the file's, too.
+
     Raises:
         CheckpointError: the file is missing, damaged, a pickle, or of another network or robot; the actor is unchanged.
     """
     metadata, tensors = _read(path)
-    if metadata.embodiment != actor.embodiment:
-        mine, stored = actor.embodiment.to_dict(), metadata.embodiment.to_dict()
+    if metadata.embodiment != actor.embodiment and not _differ_in_guidance(metadata.embodiment, actor.embodiment):
+        mine, stored = asdict(actor.embodiment), asdict(metadata.embodiment)
         names = ", ".join(name for name in mine if mine[name] != stored[name])
         raise CheckpointError(
             f"{path} was trained for another embodiment; these entries differ: {names}.",
@@ -232,7 +234,13 @@ def load_actor(path: Path, actor: Actor) -> PolicyMetadata:
         )
     _load(path, actor, tensors, "")
     actor.network.prefix_trained_to = metadata.prefix_trained_to
+    actor.embodiment = metadata.embodiment
     return metadata
+
+
+def _differ_in_guidance(one: Embodiment, other: Embodiment) -> bool:
+    """Return whether two embodiments have the same condition and differ in nothing but its guidance."""
+    return one.condition == other.condition != "" and one == replace(other, guidance=one.guidance)
 
 
 def _make_metadata(

@@ -103,6 +103,12 @@ def check_export(config: ExportConfig) -> tuple[Path, Path]:
             f"{file} holds policy {metadata.policy!r}, which {config.format} does not support.",
             code="format-does-not-support-policy",
         )
+    if condition := metadata.embodiment.condition:
+        raise UserError(
+            f"{file} acts under the condition {condition!r}, with guidance={metadata.embodiment.guidance:g}, which a "
+            f"checkpoint of {config.format} cannot store.",
+            code="format-does-not-support-condition",
+        )
     _check_base(config, file, metadata)
     return file, out
 

@@ -58,6 +58,7 @@ def describe_policy_file(metadata: PolicyMetadata) -> Iterator[Row]:
     yield "executed", str(robot.executed)
     yield "prefix_trained_to", str(metadata.prefix_trained_to)
     yield "prompt", f"at most {robot.token_length} tokens, " + ("tokenizer inside" if robot.tokenizer else "by words")
+    yield "condition", f"{robot.condition}, guidance {robot.guidance:g}" if robot.condition else ""
     yield "trained with", ", ".join(f"{key}: {value}" for key, value in metadata.extra.items())
 
 

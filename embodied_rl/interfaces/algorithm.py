@@ -42,6 +42,8 @@ class Needs:
         discount: discounting of rewards; None if returns are compared without it.
         minibatch: rows of an optimiser step over all ranks, the setting `algo.minibatch`; None if a step has no such
             size.
+        conditions: texts that the algorithm adds to instructions, such as "advantage: positive". A policy that reads
+            instructions word by word gets their words.
     """
 
     learns_from: Literal["rollouts", "replay", "demonstrations"] = "rollouts"
@@ -54,6 +56,7 @@ class Needs:
     warmup: int = 0
     discount: Discount | None = None
     minibatch: int | None = None
+    conditions: tuple[str, ...] = ()
 
 
 class Algorithm(Protocol):

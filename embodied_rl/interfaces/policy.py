@@ -138,6 +138,9 @@ class FlowBackbone(nn.Module):
             name of the parameter that has one row for each; no other parameter depends on them.
         PROMPT_WORDS: the words of a prompt besides those of its instruction, for networks with new weights; None if
             instructions are read word by word, without a tokenizer.
+        WORD_ROWS: names of the parameters with one row for each word of the vocabulary, and for each position of an
+            instruction, to which rows can be added for further words; None if there are none. No other parameter
+            depends on these sizes. Positions without a word change no result.
     """
 
     KIND: ClassVar[str] = "flow"
@@ -145,6 +148,7 @@ class FlowBackbone(nn.Module):
     STATISTICS: ClassVar[str] = "mean_std"
     GROWS: ClassVar[Mapping[str, str]] = MappingProxyType({})
     PROMPT_WORDS: ClassVar[tuple[str, ...] | None] = None
+    WORD_ROWS: ClassVar[tuple[str, str] | None] = None
 
     spec: PolicySpec
     config: Any

@@ -7,6 +7,7 @@ from embodied_rl.actors.learning.update_memory import count_held
 from embodied_rl.actors.placement import check_placement, describe_placement, resolve_placement
 from embodied_rl.assembly import build
 from embodied_rl.assembly.build import outline_backbone
+from embodied_rl.assembly.networks import check_guidance
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import FlowBackbone
 from embodied_rl.interfaces.sim import SimulatorSpec
@@ -56,6 +57,7 @@ def check_cloning(config: SftConfig) -> list[Row]:
             cloning_data.check_stages(config, options)
         names, left_out = () if dataset is not None else options.auxiliary_names, None
         network, embodiment = outline_backbone(config.policy, kind.spec, names)
+        check_guidance(embodiment)
         if dataset is None:
             check_perception(config, options, network, kind.spec)
         else:

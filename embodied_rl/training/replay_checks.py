@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from embodied_rl.assembly import build
+from embodied_rl.actors.embodiment import add_conditions
+from embodied_rl.assembly import build, networks
 from embodied_rl.interfaces.algorithm import Needs
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import SimulatorSpec
@@ -55,7 +56,8 @@ def check_preload(config: TrainConfig, needs: Needs, spec: SimulatorSpec) -> Non
     """
     if config.replay.preload is None:
         return
-    _, embodiment = build.outline_backbone(config.policy, spec)
+    network, embodiment = build.outline_backbone(config.policy, spec)
+    embodiment = networks.fit_conditions(network, embodiment, needs.conditions, spec.instruction_length)
     expected = ReplayFormat.of_simulator(spec, 1, 2, embodiment.executed)
     storages = open_offline(Path(config.replay.preload))
     if not any(storage.list_episodes() for storage in storages):
@@ -73,4 +75,5 @@ def check_preload(config: TrainConfig, needs: Needs, spec: SimulatorSpec) -> Non
                 code="privileged-state-missing",
             )
         with name_file(Path(config.replay.preload)):
-            embodiment.tokens(storage.list_instructions())
+            for condition in needs.conditions or [embodiment.condition]:
+                embodiment.tokens(add_conditions(storage.list_instructions(), condition))

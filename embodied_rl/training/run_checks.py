@@ -120,7 +120,7 @@ def measure_run(config: TrainConfig, needs: Needs, spec: SimulatorSpec) -> RunSi
         UserError: see `embodied_rl.assembly.build.outline_actor`.
     """
     config, plan = replace(config, policy=resolve_placement(config.policy)), config.plan
-    actor = outline_actor(config.policy, config.algo.sampler, spec, needs.critic)
+    actor = outline_actor(config.policy, config.algo.sampler, spec, needs.critic, needs.conditions)
     held = count_held(actor)
     segments = config.segments if config.mode == "stream" else 1
     decisions = count_decisions(config, needs, spec, actor) * segments

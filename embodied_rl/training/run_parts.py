@@ -98,7 +98,7 @@ def assemble_parts(
     resumed, node = checkpoint.load_latest_checkpoint(folder.checkpoints) if begun else None, config.policy
     if resumed is not None:  # from its own checkpoint, even if its initial policy file is gone
         node = replace(node, checkpoint=str(folder.checkpoints / f"{resumed[0]:08d}" / build.POLICY))
-    actor = build.build_actor(node, config.algo.sampler, kind.spec, method.needs.critic)
+    actor = build.build_actor(node, config.algo.sampler, kind.spec, method.needs.critic, method.needs.conditions)
     sharding = sharded.shard_network(actor.network, config.plan.learner, ranks)
     algorithm = method.build(actor, ranks, config.seed, config.train.iterations)
     segments = config.segments if config.mode == "stream" else int(config.replay.collect)

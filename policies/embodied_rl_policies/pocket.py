@@ -227,6 +227,7 @@ class Pocket(FlowBackbone):
 
     Config = PocketConfig
     GROWS: ClassVar[Mapping[str, str]] = MappingProxyType({"horizon": "action_positions"})
+    WORD_ROWS: ClassVar[tuple[str, str] | None] = ("words.weight", "word_positions")
     patch_positions: Tensor
     frequencies: Tensor
 

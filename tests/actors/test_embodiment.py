@@ -111,6 +111,19 @@ def test_json_there_and_back(embodiment) -> None:
         Embodiment.from_dict(data)
 
 
+def test_a_condition_is_stored_only_where_there_is_one(embodiment) -> None:
+    """Files without one stay as they were; what no policy can act by is refused."""
+    assert not {"condition", "guidance"} & embodiment.to_dict().keys()
+    guided = replace(embodiment, condition="advantage: positive", guidance=2.0)
+    data = json.loads(json.dumps(guided.to_dict()))
+    assert (data["condition"], data["guidance"]) == ("advantage: positive", 2.0)
+    assert Embodiment.from_dict(data) == guided
+    assert Embodiment.from_dict(data | {"guidance": 1}) == replace(guided, guidance=1.0)
+    for wrong in ({"condition": " twice  spaced"}, {"guidance": -1.0}, {"guidance": float("nan")}, {"condition": ""}):
+        with refuses("embodiment-invalid"):
+            Embodiment.from_dict(data | wrong)
+
+
 def test_another_robot_is_refused(embodiment, simulator_spec) -> None:
     """Its own simulator passes; cameras, limits and words that differ are named."""
     embodiment.check_body(simulator_spec.body, simulator_spec.words)

@@ -37,3 +37,16 @@ def test_denoise_steps_that_are_none(
     assert main(["export", str(file), f"out={tmp_path / 'made'}", *dry]) == 2
     assert f"{file}: denoise_steps=" in capsys.readouterr().err
     assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize("form", ["lerobot", "openpi"])
+def test_a_condition_is_refused_as_no_other_format_holds_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str
+) -> None:
+    """With and without guidance."""
+    said = {"condition": "advantage: positive", "guidance": 1.5}
+    file = strangers.policy_of_pi0(tmp_path, lambda header: header["embodiment"].update(said), {})
+    assert main(["export", str(file), f"format={form}", f"out={tmp_path / 'made'}"]) == 2
+    told = capsys.readouterr().err
+    assert "[format-does-not-support-condition]" in told and "'advantage: positive'" in told and "guidance=1.5" in told
+    assert not (tmp_path / "made").exists()

@@ -28,12 +28,14 @@ def make_actor(critic: str = "none") -> FlowActor:
     return FlowActor(backbone, FlowSDE(4, 0.3), head, embodiment, privileged_names=SPEC.privileged_names)
 
 
-def make_storage(actions: list[float], successes: list[bool], sources: list[Source] | None = None) -> ReplayStorage:
+def make_storage(
+    actions: list[float], successes: list[bool], sources: list[Source] | None = None, instruction: str = "left"
+) -> ReplayStorage:
     """A storage of one-step episodes."""
     count = len(actions)
     storage = ReplayStorage(ReplayFormat.of_simulator(SPEC, 1, 2 * count + 2, 1))
     for index in range(count):
-        seen = observe(1)
+        seen = observe(1, instruction)
         played = np.full((1, 1, 1), actions[index], np.float32)
         result = StepResult(
             reward=np.full((1, 1), successes[index], np.float32),
@@ -49,10 +51,10 @@ def make_storage(actions: list[float], successes: list[bool], sources: list[Sour
     return storage
 
 
-def observe(rows: int) -> Observation:
+def observe(rows: int, instruction: str = "left") -> Observation:
     """What all of these episodes begin with."""
     picture, state = np.zeros((rows, 16, 16, 3), np.uint8), np.zeros((rows, 1), np.float32)
-    return Observation({"front": picture}, state, ("left",) * rows, np.zeros((rows, 1), np.float32))
+    return Observation({"front": picture}, state, (instruction,) * rows, np.zeros((rows, 1), np.float32))
 
 
 def sample_actions(actor: FlowActor, rows: int = 1000) -> np.ndarray:

@@ -32,12 +32,13 @@ KINDS = {
         "algo=awr", *REPLAY, "algo.critic_steps=4", "train.eval_every=0", "checkpoint.every=2", "replay.capacity=8"
     ),
     "replay, critic": ("algo=awr", "algo.steps=6", "algo.critic_steps=4"),
+    "replay, labels": ("algo=recap", *REPLAY, "algo.critic_steps=4", "algo.guidance=2"),
     "replay, no checkpoint yet": ("algo=filtered", *REPLAY, "checkpoint.every=10", "train.eval_every=0"),
     "curriculum": ("curriculum=success_rate", "curriculum.rate=0.5"),
     "frozen perception, slices": ("policy.freeze_perception=true", "plan.slices=2", "algo.critic_replay=2"),
 }  # fmt: skip
 
-WITHOUT_CRITIC = ("grpo", "nft", "replay", "replay, critic", "replay, rewound", "replay, no checkpoint yet")
+WITHOUT_CRITIC = ("grpo", "nft", *(kind for kind in KINDS if kind.startswith("replay")))
 
 
 @pytest.mark.thorough

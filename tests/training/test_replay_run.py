@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from embodied_rl.assembly.build import resolve_policy_file
+from embodied_rl.checkpoints.policy_file import read_metadata
 from embodied_rl.interfaces.sim import Episode, Observation, Source, StepResult
 from embodied_rl.rollout.replay.format import ReplayFormat
 from embodied_rl.rollout.replay.storage import ReplayStorage
@@ -149,6 +151,63 @@ def test_what_a_robot_recorded_needs_no_privileged_state(typed: Callable[..., An
     code, _, err = typed("train", *learned)
     assert code == 2 and "policy.critic=privileged" in err and len(err.strip().splitlines()) == 1, err
     assert typed("train", *learned, "policy.critic=prefix")[0] == 0
+
+
+RECAP = (*(word for word in FILTERED if word != "algo=filtered"), "algo=recap", "algo.critic_steps=3",
+         "algo.guidance=2", "train.iterations=2", "train.eval_every=0")  # fmt: skip
+
+
+@pytest.mark.process
+def test_a_labelled_policy_goes_on(typed: Callable[..., Any], tmp_path: Path) -> None:
+    """In evaluations and further runs, with its label and guidance; other algorithms refuse guidance in one line."""
+    code, _, err = typed("train", *RECAP)
+    assert code == 0, err
+    run = next((tmp_path / "runs").glob("*/*"))
+    body = read_metadata(resolve_policy_file(str(run))).embodiment
+    assert (body.condition, body.guidance) == ("advantage: positive", 2.0)
+    assert "advantage: positive, guidance 2" in typed("inspect", f"checkpoint={run}")[1]
+    code, _, err = typed("eval", f"policy={run}", "episodes=2", "video.episodes=0", "plan=sync")
+    assert code == 0, err
+    further = [word.replace("policy.checkpoint=null", f"policy.checkpoint={run}") for word in RECAP]
+    assert typed("train", *further, "run.root=second", "algo.guidance=1")[0] == 0
+    learned = next((tmp_path / "second").glob("*/*"))
+    changed = read_metadata(resolve_policy_file(str(learned))).embodiment
+    assert changed == replace(body, guidance=1.0)
+    others = [word for word in further if not word.startswith(("algo.guidance", "algo.critic", "algo="))]
+    code, _, err = typed("train", *others, "algo=filtered", "run.root=third")
+    assert code == 2 and "guidance-not-trained" in err and len(err.strip().splitlines()) == 1, err
+    assert not (tmp_path / "third").exists()
+    plain = [word.replace(str(run), str(learned)) for word in others]
+    assert typed("train", *plain, "algo=filtered", "run.root=third")[0] == 0
+
+
+def test_offline_instructions_need_room_for_the_labels(
+    typed: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seven words and two are more than the eight that a policy reads whose simulator has at most four."""
+    spec_of = Reaching.spec_of
+    monkeypatch.setattr(
+        Reaching, "spec_of", staticmethod(lambda config: replace(spec_of(config), instruction_length=4))
+    )
+    assert typed("train", *FILTERED, "replay.root=first", "train.iterations=1", "train.eval_every=0")[0] == 0
+    texts = tmp_path / "first" / "collector_0" / "texts.jsonl"
+    texts.write_text(texts.read_text().replace('"go', '"go go go go go go'))
+    code, _, err = typed("train", *RECAP, "replay.preload=first", "run.root=second")
+    assert code == 2 and "prompt-too-long" in err and "advantage:" in err, err
+    assert not (tmp_path / "second").exists()
+    assert typed("train", *FILTERED, "replay.preload=first", "run.root=second", "train.iterations=1")[0] == 0
+
+
+@pytest.mark.thorough
+@pytest.mark.process
+def test_a_policy_in_a_separate_process_gets_the_guidance(typed: Callable[..., Any], tmp_path: Path) -> None:
+    """Otherwise it would act without the label for ever."""
+    for place in ("shared", "process"):
+        split = (*RECAP, "plan=split", f"plan.policy={place}", f"run.root={place}")
+        assert typed("train", *split)[0] == 0
+    shared, apart = (figures(next((tmp_path / place).glob("*/*"))) for place in ("shared", "process"))
+    alike = [{name: row[name] for name in row if name.startswith(("rollout/", "update/"))} for row in shared]
+    assert alike == [{name: row[name] for name in each} for row, each in zip(apart, alike, strict=True)]
 
 
 @pytest.mark.parametrize(

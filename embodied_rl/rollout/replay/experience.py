@@ -78,6 +78,12 @@ class Replay:
         order, parts = zip(*found, strict=True)
         return np.concatenate(parts)[np.argsort(np.concatenate(order))]
 
+    def read_instructions(self, decisions: Array) -> list[str]:
+        """Return the instructions of decisions int64 [B, 3]."""
+        numbers = self.read_field("instruction", decisions) if len(decisions) else []
+        pairs = zip(decisions[:, 0].tolist(), numbers, strict=True)
+        return [self.storages[storage].read_text(int(number)) for storage, number in pairs]
+
     def read_observation(self, decisions: Array) -> Observation:
         """Return the observations of decisions int64 [B, 3]."""
         return self.read_chunks(decisions, 1)[0]

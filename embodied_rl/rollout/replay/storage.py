@@ -247,6 +247,10 @@ class ReplayStorage(Writer):
             found = crc32(np.ascontiguousarray(self._arrays[name]).data, found)
         return found
 
+    def read_text(self, number: int) -> str:
+        """Return a text, such as an instruction, by the number that a field holds."""
+        return self._texts[number]
+
     def list_instructions(self) -> list[str]:
         """Return the different instructions of all decisions that can be sampled."""
         numbers = np.unique(self._arrays["instruction"].reshape(-1)[self._ring.usable()])

@@ -4,6 +4,7 @@ ALGORITHMS = {
     "ppo": "embodied_rl.training.algorithms.ppo:PPO",
     "awr": "embodied_rl.training.algorithms.awr:AWR",
     "filtered": "embodied_rl.training.algorithms.filtered:Filtered",
+    "recap": "embodied_rl.training.algorithms.recap:Recap",
     "grpo": "embodied_rl.training.algorithms.grpo:GRPO",
     "nft": "embodied_rl.training.algorithms.nft:NFT",
     "sft": "embodied_rl.training.algorithms.imitation.cloning:SFT",

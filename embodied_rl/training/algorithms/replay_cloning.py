@@ -1,4 +1,4 @@
-"""Conditional flow matching on decisions of the replay, each with a weight: what `filtered` and `awr` share.
+"""Conditional flow matching on decisions of the replay, each with a weight: what the algorithms on replay share.
 
 The loss of a minibatch is the mean of the flow matching loss (arXiv:2410.24164, eq. 1) on what was executed, multiplied
 by the weights, which have a mean of 1 over all decisions. Actions that the safety filter replaced are left out; a
@@ -9,7 +9,8 @@ Shapes: B decisions, H actions of a chunk, A action dimensions.
 
 import zlib
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -53,17 +54,31 @@ class ReplayCloningConfig:
 
 @dataclass(frozen=True)
 class WeightedDecisions:
-    """Decisions to learn from: where they are, int64 [B, 3], see `Replay`; and their weights, float32 [B]."""
+    """Decisions to learn from.
+
+    Attributes:
+        where: where they are, int64 [B, 3], see `Replay`. weight: float32 [B].
+        condition: the text that follows the instruction of each, [B]; None for the policy's own, see `Embodiment`.
+    """
 
     where: Array
     weight: Array
+    condition: Array | None = None
 
     def __len__(self) -> int:
         return len(self.where)
 
     def select(self, rows: Array) -> "WeightedDecisions":
         """Return the given rows."""
-        return WeightedDecisions(self.where[rows], self.weight[rows])
+        condition = None if self.condition is None else self.condition[rows]
+        return WeightedDecisions(self.where[rows], self.weight[rows], condition)
+
+    @staticmethod
+    def concatenate(parts: Sequence["WeightedDecisions"]) -> "WeightedDecisions":
+        """Join parts of which all or none have conditions."""
+        where, weight = (np.concatenate([getattr(part, name) for part in parts]) for name in ("where", "weight"))
+        conditions = [part.condition for part in parts if part.condition is not None]
+        return WeightedDecisions(where, weight, np.concatenate(conditions) if conditions else None)
 
 
 class ReplayCloning(ABC):
@@ -145,13 +160,11 @@ class ReplayCloning(ABC):
             rows = np.flatnonzero((learned.where[:, 0] > 0) == later)
             if len(rows) and count:
                 part = learned.select(rows[draws.integers(len(rows), size=count)])
-                parts.append(WeightedDecisions(part.where, part.weight * np.float32(shares[int(later)])))
+                parts.append(replace(part, weight=part.weight * np.float32(shares[int(later)])))
         self.optimiser.zero_grad()
         loss = torch.zeros(())
         if parts:
-            drawn = WeightedDecisions(
-                np.concatenate([part.where for part in parts]), np.concatenate([part.weight for part in parts])
-            )
+            drawn = WeightedDecisions.concatenate(parts)
             loss = self._loss(replay, drawn, generator) * (len(drawn) / size)
             loss.backward()
         rate = min(1.0, (step + 1) / 50) * (1 - 0.9 * step / self._cloning.steps)
@@ -177,7 +190,7 @@ class ReplayCloning(ABC):
         targets = actor.embodiment.model_actions(actions, observation.state, network.spec.action_dim).to(actor.device)
         left_out = torch.from_numpy(~np.isin(sources, LEARNED)).to(actor.device)
         weight = torch.from_numpy(chosen.weight).to(actor.device)
-        inputs = actor.observation_inputs(observation)
+        inputs = actor.observation_inputs(observation, None if chosen.condition is None else chosen.condition.tolist())
         with torch.autocast(actor.device.type, torch.bfloat16, enabled=actor.autocast):
             return conditional_flow_matching_loss(network, inputs, targets, generator, left_out, weight=weight)
 
