@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from embodied_rl.actors.critics import Critic, CriticNeed
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.flow_inference import DeployedFlow, Keep, autocast_method, keep_inputs
+from embodied_rl.actors.start_noise import StartNoise
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import (
     Context,
@@ -37,6 +38,7 @@ FLOW, PRIVILEGED, INITIAL = "flow/", "input/privileged", "critic/initial"
 COMMITTED, ACTIONS = f"{FLOW}committed", "actions"
 IMAGE, FEATURES, PREFIX = "input/image/", "input/features/", "input/prefix/"
 TOKENS, STATE = "input/tokens", "input/state"
+START = "start_noise"
 """Names, or starts of names, of the entries of a trace."""
 
 
@@ -60,6 +62,7 @@ class FlowActor(DeployedFlow):
         freeze_perception: bool = False,
         keep: Keep | None = None,
         delay: int = 0,
+        start_noise: StartNoise | None = None,
     ) -> None:
         """Combine the parts into an actor.
 
@@ -73,6 +76,7 @@ class FlowActor(DeployedFlow):
             keep: what a trace stores of an observation: its images, or the output of a frozen part of the network; by
                 default the features if `freeze_perception` is set, else images.
             delay: see `Actor.delay`.
+            start_noise: the policy that chooses x₁, the only thing that explores then; None: x₁ ~ N(0, I).
 
         Raises:
             UserError: backbone, embodiment and delay do not fit; the message names the entry.
@@ -81,7 +85,8 @@ class FlowActor(DeployedFlow):
         if freeze_perception:
             for parameter in backbone.perception_parameters():
                 parameter.requires_grad_(False)
-        super().__init__(backbone, sampler, embodiment, keep or ("features" if freeze_perception else "images"), delay)
+        keep = keep or ("features" if freeze_perception else "images")
+        super().__init__(backbone, sampler, embodiment, keep, delay, start_noise)
         self.critic = critic
         self.privileged_names, self.freeze_perception = tuple(privileged_names), freeze_perception
 
@@ -104,14 +109,18 @@ class FlowActor(DeployedFlow):
         return self.keep
 
     def exploration(self) -> dict[str, float]:
-        """Return the strength of the exploration noise."""
+        """Return the strength of the exploration noise, and whether the start noise is drawn from N(0, I)."""
         level = getattr(self.sampler, "noise_level", None)
-        return {} if level is None else {"noise_level": float(level)}
+        plain = {} if self.start_noise is None else {"plain_start": float(self.start_noise.plain)}
+        return plain if level is None else {"noise_level": float(level)} | plain
 
     def explore_with(self, settings: Mapping[str, float]) -> None:
         """Apply the settings that another actor's `exploration` returned."""
         for name, value in settings.items():
-            setattr(self.sampler, name, value)
+            if name == "plain_start" and self.start_noise is not None:
+                self.start_noise.plain = bool(value)
+            else:
+                setattr(self.sampler, name, value)
 
     @property
     def critic_reads(self) -> str | None:  # type: ignore[override]
@@ -130,6 +139,8 @@ class FlowActor(DeployedFlow):
     ) -> Decision:
         """Choose a chunk for each row; `explore=False` follows the plain ODE from the same x_1.
 
+        With a start-noise policy both follow the ODE, from its noise or from the centre of it.
+
         The value is NaN if a privileged critic gets no privileged state, which is allowed only in deployment.
 
         Raises:
@@ -139,10 +150,14 @@ class FlowActor(DeployedFlow):
         known = self._commit(prefix, committed, observation)
         inputs = self._inputs(observation)
         context = self.backbone.encode(inputs)
-        sample = self.sampler.sample(self._velocity(context), keys, self._chunk, explore, self.device, known)
+        chosen = self._choose_start(context, keys, explore)
+        start = None if self.start_noise is None or chosen is None else self.start_noise.expand(chosen)
+        noisy = explore and start is None
+        sample = self.sampler.sample(self._velocity(context), keys, self._chunk, noisy, self.device, known, start)
         actions = self._following(sample.actions, known)
         trace = make_input_trace(inputs) | {FLOW + name: value for name, value in sample.trace.items()}
         trace[ACTIONS] = actions
+        trace |= {} if chosen is None else {START: chosen}
         trace |= self._critic_trace(observation, keys, explore, known)
         return Decision(
             actions=self.embodiment.actions(actions, observation.state),
@@ -224,6 +239,8 @@ class FlowActor(DeployedFlow):
             rows[PRIVILEGED] = ((len(self.privileged_names),), torch.float32)
         if self._critic_needs(CriticNeed.EXPERT):
             rows[INITIAL] = ((spec.horizon, spec.action_dim), torch.float32)
+        if self.start_noise is not None:
+            rows[START] = ((self.start_noise.size,), torch.float32)
         flow = self.sampler.trace_spec(spec.horizon, spec.action_dim, self.delay > 0)
         rows[ACTIONS] = ((self.embodiment.executed, spec.action_dim), torch.float32)
         return rows | {FLOW + name: entry for name, entry in flow.items()}
@@ -241,8 +258,18 @@ class FlowActor(DeployedFlow):
         actor = [each for each in self.backbone.parameters() if each.requires_grad and id(each) not in seen]
         if isinstance(self.sampler, nn.Module):
             actor += self.sampler.parameters()
+        actor += [] if self.start_noise is None else self.start_noise.parameters()
         groups = {"actor": actor, "critic": [] if self.critic is None else list(self.critic.parameters())}
         return groups | {"perception": perception} if perception else groups
+
+    def _choose_start(self, context: Context, keys: NoiseKeys, explore: bool) -> Tensor | None:
+        """Return the start noise [n, d] that the start-noise policy chooses; None without one."""
+        if self.start_noise is None:
+            return None
+        if not explore:
+            return self.start_noise.find_centre(context.pooled)
+        noise = draw_normal(keys, NoiseStream.INITIAL, (self.start_noise.size,)).to(self.device)
+        return self.start_noise.explore(context.pooled, noise)
 
     def _critic_trace(
         self, observation: Observation, keys: NoiseKeys, required: bool, known: Committed | None

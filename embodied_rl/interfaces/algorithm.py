@@ -39,6 +39,9 @@ class Needs:
         epochs: passes over a rollout.
         warmup: iterations at the start with a shorter update, because it does not train the policy.
         discount: discounting of rewards; None if returns are compared without it.
+        stores: entries of a decision's trace that the replay storage keeps, too.
+        start_noise: settings of the policy over the flow's start noise that learns while the network is frozen, an
+            `embodied_rl.actors.start_noise.StartNoiseSettings`; None: the network learns.
         minibatch: rows of an optimiser step over all ranks, the setting `algo.minibatch`; None if a step has no such
             size.
     """
@@ -52,6 +55,8 @@ class Needs:
     warmup: int = 0
     discount: Discount | None = None
     minibatch: int | None = None
+    stores: tuple[str, ...] = ()
+    start_noise: Any = None
 
 
 class Algorithm(Protocol):

@@ -122,7 +122,7 @@ def measure_run(config: TrainConfig, needs: Needs, spec: SimulatorSpec) -> RunSi
         UserError: see `embodied_rl.assembly.build.outline_actor`.
     """
     config, plan = replace(config, policy=resolve_placement(config.policy)), config.plan
-    actor = outline_actor(config.policy, config.algo.sampler, spec, needs.critic)
+    actor = outline_actor(config.policy, config.algo.sampler, spec, needs.critic, needs.start_noise)
     held = count_held(actor)
     segments = config.segments if config.mode == "stream" else 1
     decisions = count_decisions(config, needs, spec, actor) * segments
@@ -130,6 +130,7 @@ def measure_run(config: TrainConfig, needs: Needs, spec: SimulatorSpec) -> RunSi
     ranks, workers = (plan.ranks, plan.rollout_workers or 0) if known else (1, 0)
     apart = plan.policy == "process" and not workers
     rows, extras = decisions * config.sim.num_envs // plan.ranks, list_extra_columns(config.reward, spec)
+    replay = measure_replay(config, needs, spec, actor, decisions)
     policy, row_bytes = config.policy, count_decision_bytes(actor, rows, config, extras)
     acting = workers or (ranks if apart else 0)
     return RunSize(
@@ -143,7 +144,7 @@ def measure_run(config: TrainConfig, needs: Needs, spec: SimulatorSpec) -> RunSi
         row_bytes=row_bytes,
         copies=2 if workers else 1,
         simulators=plan.parts if known and plan.allocation == "split" else 0,
-        replay=measure_replay(config, needs, spec, actor, decisions),
+        replay=replay,
         placement=describe_placement(policy),
         device=measure_device(config, needs, spec, actor.keep, ranks, acting),
     )
@@ -153,7 +154,7 @@ def measure_replay(config: TrainConfig, needs: Needs, spec: SimulatorSpec, actor
     """Count the bytes of a run's replay storages on the disk; 0 for an algorithm that does not learn from replay."""
     if needs.learns_from != "replay":
         return 0
-    return make_replay_format(config, spec, actor, decisions, config.sim.num_envs).nbytes
+    return make_replay_format(config, spec, actor, decisions, config.sim.num_envs, needs.stores).nbytes
 
 
 def check_disk(config: TrainConfig, size: RunSize) -> None:
@@ -206,6 +207,8 @@ def check_run(config: TrainConfig) -> RunSize:
         name = config.algo.name
         message = f"algo.name={name} does not learn from rollouts; `embodied-rl {name}` is the command for it."
         raise UserError(message, code="algorithm-wrong-command")
+    if needs.start_noise is not None:
+        check_steering(config)
     check_groups(config, needs.group_size)
     decisions, segments = config.train.decisions, config.segments
     if not needs.fresh_episodes and config.mode == "stream" and decisions % segments:
@@ -259,6 +262,27 @@ def check_replay(config: TrainConfig) -> None:
         )
 
 
+def check_steering(config: TrainConfig) -> None:
+    """Check the settings of an algorithm that freezes the network, and learns its start noise.
+
+    Raises:
+        UserError: they train, adapt or shard the network, or name a critic that such an algorithm has not.
+    """
+    refused = {
+        "policy.train=full": config.policy.train == "full",
+        "policy.critic=privileged or prefix": config.policy.critic != "expert",
+        "plan.learner=replicated": config.plan.learner != "sharded",
+        "algo.sampler.name=flow_sde": config.algo.sampler.name == "flow_sde",
+    }
+    for remedy, fits in refused.items():
+        if not fits:
+            raise UserError(
+                f"algo.name={config.algo.name} freezes the policy's network, and learns its start noise, with critics "
+                f"on the prefix: give {remedy}.",
+                code="start-noise-setting",
+            )
+
+
 def check_preload(config: TrainConfig, needs: Needs, spec: SimulatorSpec) -> None:
     """Check that `replay.preload` holds experience of this simulator, with instructions that the policy knows.
 
@@ -284,8 +308,32 @@ def check_preload(config: TrainConfig, needs: Needs, spec: SimulatorSpec) -> Non
                 "reads. Give policy.critic=prefix or expert.",
                 code="privileged-state-missing",
             )
+        check_stored(config, needs, storage.format, expected.executed)
         with name_file(Path(config.replay.preload)):
             embodiment.tokens(storage.list_instructions())
+
+
+def check_stored(config: TrainConfig, needs: Needs, stored: ReplayFormat, executed: int) -> None:
+    """Check that offline experience has the entries that an algorithm reads, in chunks that it can learn from.
+
+    Raises:
+        UserError: an entry is missing, or decisions have chunks that do not make up those of this run.
+    """
+    where = f"replay.preload={config.replay.preload}"
+    for name in needs.stores:
+        if f"trace/{name}" not in stored.fields:
+            raise UserError(
+                f"{where} holds no {name} of its decisions, from which algo.name={config.algo.name} learns under these "
+                "settings: algo.variant=noise_aliased learns without.",
+                code="replay-entry-missing",
+            )
+    fits = stored.executed == executed if needs.stores else executed % stored.executed == 0
+    if needs.start_noise is not None and not fits:
+        raise UserError(
+            f"{where} has decisions of {stored.executed} control steps, which do not make up the {executed} of a "
+            f"decision here (policy.executed): give policy.executed={stored.executed}.",
+            code="replay-chunk-mismatch",
+        )
 
 
 def check_groups(config: TrainConfig, size: int) -> None:

@@ -17,7 +17,7 @@ from embodied_rl.judge.reward.distill import Distiller
 from embodied_rl.judge.reward.run_scoring import list_extra_columns, make_distiller, make_scoring
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.replay.experience import Replay, make_storage_factory, open_offline
-from embodied_rl.rollout.replay.format import ReplayFormat
+from embodied_rl.rollout.replay.format import ReplayField, ReplayFormat
 from embodied_rl.rollout.writer import WriterFactory
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runtime import selection as runtimes
@@ -97,7 +97,7 @@ def assemble_parts(
     resumed, node = checkpoint.load_latest_checkpoint(folder.checkpoints) if begun else None, config.policy
     if resumed is not None:  # from its own checkpoint, even if its initial policy file is gone
         node = replace(node, checkpoint=str(folder.checkpoints / f"{resumed[0]:08d}" / build.POLICY))
-    actor = build.build_actor(node, config.algo.sampler, kind.spec, method.needs.critic)
+    actor = build.build_actor(node, config.algo.sampler, kind.spec, method.needs.critic, method.needs.start_noise)
     sharding = sharded.shard_network(actor.network, config.plan.learner, ranks)
     algorithm = method.build(actor, ranks, config.seed, config.train.iterations)
     segments = config.segments if config.mode == "stream" else 1
@@ -106,7 +106,7 @@ def assemble_parts(
     extras = list_extra_columns(config.reward, kind.spec)
     envs = config.sim.num_envs // ranks.size
     if method.needs.learns_from == "replay":
-        layout = make_replay_format(config, kind.spec, actor, decisions, envs)
+        layout = make_replay_format(config, kind.spec, actor, decisions, envs, method.needs.stores)
         writers = (*writers, make_storage_factory(layout, Path(config.replay.root or folder.path / "replay")))
     work = RolloutWork(method.needs, decisions, segments, (*scoring, *writers), extras)
     kept = actor.keep_within(work.decisions * envs * segments, config.policy.cache_gigabytes * 1e9)
@@ -143,9 +143,11 @@ def count_decisions(config: TrainConfig, needs: Needs, spec: SimulatorSpec, acto
 
 
 def make_replay_format(
-    config: TrainConfig, spec: SimulatorSpec, actor: Actor, decisions: int, envs: int
+    config: TrainConfig, spec: SimulatorSpec, actor: Actor, decisions: int, envs: int, stores: Sequence[str] = ()
 ) -> ReplayFormat:
     """Return the format of the storage of a collector with `envs` environments and T decisions of each in a rollout.
+
+    `stores` are the entries of the actor's traces that it keeps.
 
     Each track holds the longest episode at least, and what an exact resume removes. A decision needs up to two rows,
     where the time limit ends an episode.
@@ -153,7 +155,11 @@ def make_replay_format(
     executed, longest = actor.embodiment.executed, -(-spec.horizon // actor.embodiment.executed)
     capacity = max(config.replay.capacity // config.sim.num_envs, 2 * longest + 2)
     spare = 2 * decisions * config.checkpoint.every
-    return ReplayFormat.of_simulator(spec, envs, capacity, executed, spare=spare)
+    kept = {name: actor.trace_spec()[name] for name in stores}
+    extra = {
+        f"trace/{name}": ReplayField(shape, str(kind).removeprefix("torch.")) for name, (shape, kind) in kept.items()
+    }
+    return ReplayFormat.of_simulator(spec, envs, capacity, executed, spare=spare, extra=extra)
 
 
 def open_replay(config: TrainConfig, experience: OwnExperience, ranks: Ranks, clear: bool) -> Replay:

@@ -161,7 +161,10 @@ class _Bench:
         self.kind = SimulatorKind.find(config.sim)
         method = build.find_method(config.algo)
         self.needs, self.group_size = method.needs, method.needs.group_size
-        self.actor = build.build_actor(config.policy, config.algo.sampler, self.kind.spec, method.needs.critic)
+        needs = method.needs
+        self.actor = build.build_actor(
+            config.policy, config.algo.sampler, self.kind.spec, needs.critic, needs.start_noise
+        )
         self.algorithm = method.build(self.actor, ranks, config.seed, config.train.iterations)
         rows = self.decisions(config.train.decisions) * config.sim.num_envs // ranks.size
         self.actor.keep_within(rows, config.policy.cache_gigabytes * 1e9)
