@@ -32,11 +32,18 @@ KINDS = {
     ),
     "replay, critic": ("algo=awr", "algo.steps=6", "algo.critic_steps=4"),
     "replay, no checkpoint yet": ("algo=filtered", *REPLAY, "checkpoint.every=10", "train.eval_every=0"),
+    "start noise": ("algo=dsrl", "algo.updates=3", "algo.hidden=16"),
+    "start noise, stored": ("algo=dsrl", "algo.variant=sac", "algo.updates=3", "algo.hidden=16", "policy.critic=prefix"),
     "curriculum": ("curriculum=success_rate", "curriculum.rate=0.5"),
     "frozen perception, slices": ("policy.freeze_perception=true", "plan.slices=2", "algo.critic_replay=2"),
 }  # fmt: skip
 
-WITHOUT_CRITIC = ("grpo", "replay", "replay, critic", "replay, rewound", "replay, no checkpoint yet")
+WITHOUT_CRITIC = tuple(
+    kind
+    for kind, words in KINDS.items()
+    if not {"algo=grpo", "algo=filtered", "algo=awr", "algo=dsrl"}.isdisjoint(words)
+)
+"""Methods without the keys of PPO's critic."""
 
 
 @pytest.mark.thorough
