@@ -13,32 +13,43 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import embodied_rl
-from embodied_rl.actors.start_noise import StartNoise, StartNoiseSettings
+from embodied_rl.actors.start_noise import StartNoiseSettings
 from embodied_rl.assembly import build
 from embodied_rl.checkpoints import policy_file
 from embodied_rl.checkpoints.policy_file import load_actor, load_start_noise, make_header, read_metadata, save_actor
 from embodied_rl.commands import export, inspect
+from embodied_rl.config.freeze import thaw_config
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.schema import ExportConfig, PolicyNode, SamplerNode
+from tests.support.pocket_actors import SMALL
 from tests.support.refusals import refuses
 
 Make = Callable[..., Any]
 SETTINGS = StartNoiseSettings(bound=1.5, shared=False, hidden=8)
 
 
-def steer(actor: Any, settings: StartNoiseSettings = SETTINGS) -> Any:
-    """Give an actor a start-noise policy none of whose weights is zero."""
-    actor.start_noise = StartNoise(settings, actor.network.spec)
-    torch.nn.init.normal_(actor.start_noise.head.weight)
-    return actor
+@pytest.fixture
+def make(simulator_spec: SimulatorSpec) -> Make:
+    """Settings of start noise, and a seed → an actor none of whose weights is zero."""
+
+    def build_one(settings: StartNoiseSettings | None = SETTINGS, seed: int = 0) -> Any:
+        torch.manual_seed(seed)
+        node = PolicyNode("pocket", options=thaw_config(SMALL))
+        actor = build.build_actor(node, SamplerNode(denoise_steps=3), simulator_spec, False, settings)
+        with torch.no_grad():
+            for parameter in actor.parameters():
+                parameter.add_(0.05 * torch.randn_like(parameter))
+        return actor.eval()
+
+    return build_one
 
 
 @pytest.fixture
-def file(tmp_path: Path, make_actor: Make) -> Path:
-    actor = steer(make_actor())
-    save_actor(
-        tmp_path / "steered.safetensors", actor, "pocket", asdict(actor.network.config), extra={"denoise_steps": 3}
-    )
-    return tmp_path / "steered.safetensors"
+def file(tmp_path: Path, make: Make) -> Path:
+    actor, path = make(), tmp_path / "steered.safetensors"
+    save_actor(path, actor, "pocket", asdict(actor.network.config), extra={"denoise_steps": 3})
+    return path
 
 
 def read_header(file: Path) -> dict[str, Any]:
@@ -46,16 +57,14 @@ def read_header(file: Path) -> dict[str, Any]:
         return json.loads(opened.metadata()["embodied_rl"])
 
 
-def test_a_loaded_policy_starts_from_it(file: Path, make_actor: Make, observe: Make) -> None:
+def test_a_loaded_policy_starts_from_it(file: Path, make: Make, observe: Make) -> None:
     """To the bit, through each way from a file to an actor."""
-    torch.manual_seed(0)
-    actor, seen = make_actor(), observe(2)
-    expected = make_actor()
-    expected.start_noise = load_start_noise(file, actor.network.spec)
+    expected, plain, seen = make(), make(None), observe(2)
     policy = embodied_rl.load_policy(file)
     assert np.array_equal(policy.actor.infer(seen), expected.infer(seen))
-    assert not np.array_equal(policy.actor.infer(seen), actor.infer(seen))
-    again = steer(make_actor(seed=1))
+    plain.network.load_state_dict(expected.network.state_dict())
+    assert not np.array_equal(policy.actor.infer(seen), plain.infer(seen))
+    again = make(seed=1)
     load_actor(file, again)
     assert np.array_equal(again.infer(seen), expected.infer(seen))
     assert read_metadata(file).start_noise == SETTINGS
@@ -69,8 +78,8 @@ def test_earlier_versions_refuse_it(file: Path, monkeypatch: pytest.MonkeyPatch)
         read_metadata(file)
 
 
-def test_other_files_are_as_before(tmp_path: Path, make_actor: Make) -> None:
-    actor, path = make_actor(), tmp_path / "plain.safetensors"
+def test_other_files_are_as_before(tmp_path: Path, make: Make) -> None:
+    actor, path = make(None), tmp_path / "plain.safetensors"
     save_actor(path, actor, "pocket", asdict(actor.network.config))
     header = read_header(path)
     assert header["format"] == 3 and "start_noise" not in header
@@ -88,11 +97,11 @@ def test_other_files_are_as_before(tmp_path: Path, make_actor: Make) -> None:
         {"bound": 1.5, "shared": False, "hidden": 9}, {"bound": 1.5, "shared": True, "hidden": 8},
     ],
 )  # fmt: skip
-def test_hostile_settings_are_refused(file: Path, value: Any, make_actor: Make) -> None:
+def test_hostile_settings_are_refused(file: Path, value: Any, make: Make) -> None:
     header, held = read_header(file) | {"start_noise": value}, load_file(file)
     save_file(held, file, make_header(header, held))
-    with pytest.raises(embodied_rl.UserError, match=file.name):
-        load_start_noise(file, make_actor().network.spec)
+    with pytest.raises(UserError, match=file.name):
+        load_start_noise(file, make().network.spec)
 
 
 @pytest.mark.parametrize("change", [{"format": 3}, {"start_noise": None, "format": 3}])
@@ -107,9 +116,9 @@ def test_settings_and_format_belong_together(file: Path, change: dict[str, Any])
         read_metadata(file)
 
 
-def test_an_actor_of_another_bound_does_not_take_it(file: Path, make_actor: Make) -> None:
+def test_an_actor_of_another_bound_does_not_take_it(file: Path, make: Make) -> None:
     """The tensors are the same."""
-    for actor in (steer(make_actor(), replace(SETTINGS, bound=2.0)), make_actor()):
+    for actor in (make(replace(SETTINGS, bound=2.0)), make(None)):
         with refuses("checkpoint-of-another-network", file, "bound=1.5"):
             load_actor(file, actor)
 
@@ -122,11 +131,11 @@ def test_training_continues_it_or_refuses_it(file: Path, simulator_spec: Any) ->
     for name, value in stored.state_dict().items():
         assert torch.equal(actor.start_noise.state_dict()[name], value)
     assert not any(parameter.requires_grad for parameter in actor.network.parameters())
-    for make in (build.build_actor, build.outline_actor):
+    for make_anew in (build.build_actor, build.outline_actor):
         with refuses("start-noise-not-continued", file):
-            make(node, *rest)
+            make_anew(node, *rest)
         with refuses("key-contradicts-checkpoint", "algo.bound=1.5"):
-            make(node, *rest, replace(SETTINGS, bound=2.0))
+            make_anew(node, *rest, replace(SETTINGS, bound=2.0))
 
 
 def test_a_described_actor_has_one_too(file: Path, simulator_spec: Any) -> None:
