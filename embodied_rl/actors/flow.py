@@ -167,6 +167,18 @@ class FlowActor(DeployedFlow):
             version=torch.full((len(inputs),), self.version, dtype=torch.int64, device=self.device),
         )
 
+    @autocast_method
+    @torch.no_grad()
+    def keep_observation(self, observation: Observation) -> Trace:
+        """Return the entries of a trace that keep an observation, for `encode_kept`."""
+        return make_input_trace(self._inputs(observation))
+
+    @autocast_method
+    @torch.no_grad()
+    def encode_kept(self, kept: Trace) -> Context:
+        """Encode an observation that a trace keeps, without gradients."""
+        return self.backbone.encode(read_inputs(kept))
+
     @torch.no_grad()
     def value(
         self,

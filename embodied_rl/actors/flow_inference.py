@@ -144,12 +144,6 @@ class DeployedFlow(Actor):
 
     @autocast_method
     @torch.no_grad()
-    def encode(self, observation: Observation) -> Context:
-        """Encode an observation, as `act` does."""
-        return self.backbone.encode(self._inputs(observation))
-
-    @autocast_method
-    @torch.no_grad()
     def denoise(self, context: Context, start: Tensor) -> Tensor:
         """Integrate the deterministic flow from x₁ to actions, float32 [n, H, D] each in the model's units."""
         return ode_sample(self._velocity(context), start, self.sampler.denoise_steps)

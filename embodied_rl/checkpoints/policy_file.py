@@ -3,7 +3,8 @@
 The file's header holds JSON under the key "embodied_rl": format, policy name, its configuration, the names of its
 auxiliary targets, the embodiment, adapters, the source checkpoint, and further entries of the writer. Nothing in the
 file is executed. The tokenizer and other long files are stored as tensors of bytes. Since format 3 the JSON also holds
-checksums of its other entries and of the tensors, which every reader verifies.
+checksums of its other entries and of the tensors, which every reader verifies. Format 4 is format 3 with a policy over
+the flow's start noise.
 """
 
 import ctypes

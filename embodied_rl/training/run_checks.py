@@ -323,8 +323,8 @@ def check_stored(config: TrainConfig, needs: Needs, stored: ReplayFormat, execut
     for name in needs.stores:
         if f"trace/{name}" not in stored.fields:
             raise UserError(
-                f"{where} holds no {name} of its decisions, from which algo.name={config.algo.name} learns under these "
-                "settings: algo.variant=noise_aliased learns without.",
+                f"{where} holds no {name} of its decisions, which algo.name={config.algo.name} reads with its present "
+                "settings.",
                 code="replay-entry-missing",
             )
     fits = stored.executed == executed if needs.stores else executed % stored.executed == 0

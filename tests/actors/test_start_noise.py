@@ -72,7 +72,7 @@ def test_the_flow_starts_from_it(make_actor: Make, observe, keys, sampler: str, 
     actor = make_actor(sampler, critic="prefix")
     made, seen = attach(actor, shared=shared, hidden=8), observe(5)
     with torch.no_grad():
-        context = actor.encode(seen)
+        context = actor.encode_kept(actor.keep_observation(seen))
         for explore in (True, False):
             decision = actor.act(seen, keys(5), explore=explore)
             noise = decision.trace["start_noise"]

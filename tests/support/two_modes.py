@@ -33,7 +33,8 @@ def steer(critic: str = "none", **settings: Any) -> FlowActor:
     """The flow with a new policy over its start noise."""
     torch.manual_seed(0)
     network = TwoModes().requires_grad_(False)
-    made = StartNoise(StartNoiseSettings(**{"hidden": 16} | settings), network.spec)
+    given: dict[str, Any] = {"hidden": 16} | settings
+    made = StartNoise(StartNoiseSettings(**given), network.spec)
     head = make_critic(critic, privileged_dim=1, context_dim=2, feature_dim=1, hidden=(4,))
     robot, names = Embodiment.of_simulator(SPEC, 1, token_length=1), SPEC.privileged_names
     return FlowActor(network, FlowSDE(4, 0.3), head, robot, privileged_names=names, start_noise=made)

@@ -35,16 +35,21 @@ from torch import Tensor, nn
 from torch.nn.functional import layer_norm
 
 from embodied_rl.actors.critics import CriticNeed
-from embodied_rl.actors.flow import START, FlowActor
+from embodied_rl.actors.flow import PRIVILEGED, START, FlowActor
 from embodied_rl.actors.learning.optimiser import Optimiser
 from embodied_rl.actors.start_noise import StartNoiseSettings
 from embodied_rl.config.freeze import at_least
 from embodied_rl.interfaces.algorithm import Discount, Needs, join_states, split_state
-from embodied_rl.interfaces.policy import Context
+from embodied_rl.interfaces.policy import Context, Trace
 from embodied_rl.interfaces.sim import Array, Source
 from embodied_rl.rollout.replay.experience import Replay
 from embodied_rl.runtime.ranks.collective import Ranks
 from embodied_rl.training.algorithms.replay_cloning import count_shares, draw_rows
+
+LARGEST_TABLE = 2e9
+"""Most bytes that an update keeps of what the frozen network sees in the stored rows."""
+POOLED, OWN_STATE = "pooled", "state"
+"""Entries of what is kept, beyond those of a trace: the pooled prefix, and the state in the robot's units."""
 
 
 @dataclass(frozen=True)
@@ -144,6 +149,31 @@ class Minibatch:
     def mean(self, values: Tensor) -> Tensor:
         """Return the weighted mean of values [..., B] over decisions."""
         return (values * self.weight).mean()
+
+
+class RowTable:
+    """Tensors of rows of the replay, each computed when it is first read; computed anew if they are too large."""
+
+    def __init__(self, rows: Array, compute: Callable[[Array], Trace]) -> None:
+        """Prepare a table of rows int64 [B, 3], of which `compute` returns tensors with the same rows."""
+        self._rows, self._compute = np.unique(rows, axis=0), compute
+        self._position = {tuple(row): number for number, row in enumerate(self._rows.tolist())}
+        self._known, self._tensors = np.zeros(len(self._rows), bool), Trace()
+
+    def read(self, where: Array) -> Trace:
+        """Return the tensors of rows int64 [B, 3]."""
+        at = np.array([self._position[tuple(row)] for row in where.tolist()], np.int64)
+        missing = np.unique(at[~self._known[at]])
+        if len(missing):
+            found = self._compute(self._rows[missing])
+            if sum(value.nbytes for value in found.values()) / len(missing) * len(self._rows) > LARGEST_TABLE:
+                return self._compute(where)
+            for name, value in found.items():
+                table = self._tensors.setdefault(name, value.new_empty(len(self._rows), *value.shape[1:]))
+                table[torch.from_numpy(missing).to(table.device)] = value
+            self._known[missing] = True
+        rows = torch.from_numpy(at)
+        return {name: table[rows.to(table.device)] for name, table in self._tensors.items()}
 
 
 class Ensemble(nn.Module):
@@ -341,39 +371,28 @@ class DSRL:
         return self.policy.draw(seen.pooled, noise.to(seen.pooled.device))
 
     def _make_look(self, replay: Replay, known: Transitions) -> Callable[[Array], Seen]:
-        """Return the function that looks at rows int64 [B, 3].
+        """Return the function that looks at rows int64 [B, 3], and computes once what the frozen network sees there."""
+        table = RowTable(np.concatenate([known.where, known.following]), lambda where: self._perceive(replay, where))
+        return lambda where: self._see(table.read(where))
 
-        noise_aliased encodes them anew, as contexts are large. sac needs their pooled prefixes alone, which the frozen
-        network computes once for all rows.
-        """
-        if self._aliased or not len(known):
-            return lambda where: self._look(replay, where)
-        rows = np.unique(np.concatenate([known.where, known.following]), axis=0)
-        parts = [self._look(replay, part) for part in np.array_split(rows, -(-len(rows) // self.config.minibatch))]
-        pooled, features, state = (
-            torch.cat([getattr(part, name) for part in parts]) for name in ("pooled", "features", "state")
-        )
-        position = {tuple(row): number for number, row in enumerate(rows.tolist())}
-
-        def find(where: Array) -> Seen:
-            at = torch.tensor([position[tuple(row)] for row in where.tolist()])
-            return Seen(pooled[at.to(pooled.device)], features[at.to(features.device)], state[at], None)
-
-        return find
-
-    @torch.no_grad()
-    def _look(self, replay: Replay, where: Array) -> Seen:
-        """Encode the observations in rows int64 [B, 3]."""
+    def _perceive(self, replay: Replay, where: Array) -> Trace:
+        """Return what is kept of the observations in rows int64 [B, 3]: for sac, which does not denoise, no inputs."""
         actor, observation = self.actor, replay.read_observation(where)
-        context = actor.encode(observation)
-        pooled = context.pooled.float()
-        features = [layer_norm(pooled, pooled.shape[1:])]
+        kept = actor.keep_observation(observation)
+        kept = kept if self._aliased else {POOLED: actor.encode_kept(kept).pooled.float()}
+        kept[OWN_STATE] = torch.from_numpy(observation.state)
         if self._reads_truth:
             assert observation.privileged is not None, "checked before the run"
             truth = actor.embodiment.normalise_privileged(observation.privileged, actor.privileged_names)
-            features.append(truth.to(pooled.device))
-        state = torch.from_numpy(observation.state)
-        return Seen(pooled, torch.cat(features, dim=-1), state, context if self._aliased else None)
+            kept[PRIVILEGED] = truth.to(actor.device)
+        return kept
+
+    def _see(self, kept: Trace) -> Seen:
+        """Return what is known of observations, from what `_perceive` kept."""
+        context = self.actor.encode_kept(kept) if self._aliased else None
+        pooled = kept[POOLED] if context is None else context.pooled.float()
+        features = [layer_norm(pooled, pooled.shape[1:]), *([kept[PRIVILEGED]] if self._reads_truth else [])]
+        return Seen(pooled, torch.cat(features, dim=-1), kept[OWN_STATE], context)
 
     def state(self) -> dict[str, Tensor]:
         """Return the tensors that an exact resume needs; the policy's own are in its file."""

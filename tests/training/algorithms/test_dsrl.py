@@ -1,6 +1,7 @@
 """Diffusion steering: a bandit with a known optimum, its targets by hand, and an exact restart."""
 
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from embodied_rl.rollout.replay.experience import Replay
 from embodied_rl.rollout.replay.format import ReplayField, ReplayFormat
 from embodied_rl.rollout.replay.storage import ReplayStorage
 from embodied_rl.runtime.ranks.collective import Ranks
+from embodied_rl.training.algorithms import dsrl
 from embodied_rl.training.algorithms.dsrl import DSRL, DSRLConfig, Minibatch, Seen, read_transitions
 from tests.support.replaying import Script, layout
 from tests.support.stored_actions import BAD, GOOD, SPEC, make_actor, make_storage, observe, sample_actions
@@ -25,21 +27,24 @@ VARIANTS = pytest.mark.parametrize("variant", ["noise_aliased", "sac"])
 
 
 def make_learner(actor: FlowActor | None = None, **settings: Any) -> DSRL:
-    config = DSRLConfig(**({"updates": 3, "minibatch": 16, "hidden": 16, "warmup": 0} | settings))
-    return DSRL(config, actor or steer("privileged"), Ranks(), 0, 1)
+    given: dict[str, Any] = {"updates": 3, "minibatch": 16, "hidden": 16, "warmup": 0} | settings
+    return DSRL(DSRLConfig(**given), actor or steer("privileged"), Ranks(), 0, 1)
 
 
-def make_stored(noise: list[float], rewards: list[float], sources: list[Source] | None = None) -> ReplayStorage:
-    """One-step episodes of the two modes, with their start noise."""
+def make_stored(
+    noise: list[float], rewards: list[float], sources: list[Source] | None = None, told: bool = False
+) -> ReplayStorage:
+    """One-step episodes of the two modes, with their start noise; if `told`, it is the state, too."""
     count = len(noise)
     extra = {"trace/start_noise": ReplayField((1,), "float32")}
     storage = ReplayStorage(ReplayFormat.of_simulator(SPEC, 1, 2 * count + 2, 1, extra=extra))
     for index in range(count):
         played = np.full((1, 1, 1), GOOD if noise[index] > 0 else BAD, np.float32)
+        seen = replace(observe(1), state=np.full((1, 1), noise[index] * told, np.float32))
         trace = {"start_noise": torch.tensor([[noise[index]]])}
         chosen = Decision(played, trace, torch.zeros(1, 1, 1), torch.zeros(1), torch.zeros(1, dtype=torch.int64))
         keys, column = NoiseKeys(0, np.array([index]), np.array([0])), torch.tensor([0])
-        storage.write_decision(0, column, chosen, [Episode(index, 0, seed=index)], observe(1), keys)
+        storage.write_decision(0, column, chosen, [Episode(index, 0, seed=index)], seen, keys)
         result = StepResult(
             reward=np.full((1, 1), rewards[index], np.float32), success=np.array([[rewards[index] > 0]]),
             steps=np.ones(1, np.int64), executed=played,
@@ -58,7 +63,7 @@ def test_the_deployed_policy_picks_the_rewarded_mode(variant: str, sign: int) ->
     noise = np.random.default_rng(0).normal(size=200).clip(-2, 2)
     replay = Replay(make_stored(noise.tolist(), [float(sign * each > 0) for each in noise]))
     learner = make_learner(
-        variant=variant, updates=600, minibatch=64, lr=3e-3, critic_lr=3e-3, temperature=0.02, temperature_lr=3e-3
+        variant=variant, updates=250, minibatch=64, lr=1e-2, critic_lr=1e-2, temperature=0.02, temperature_lr=3e-3
     )
     before = deepcopy(learner.actor.network.state_dict())
     figures = learner.update(replay, 0)
@@ -73,7 +78,7 @@ def test_the_deployed_policy_picks_the_rewarded_mode(variant: str, sign: int) ->
 def test_episodes_without_stored_noise_are_learned() -> None:
     """Offline ones, with corrections by a human."""
     offline = make_storage([GOOD, BAD] * 30, [True, False] * 30, [Source.HUMAN] * 60)
-    learner = make_learner(updates=400, minibatch=32, lr=3e-3, critic_lr=3e-3, temperature=0.02)
+    learner = make_learner(updates=150, minibatch=32, lr=1e-2, critic_lr=1e-2, temperature=0.02)
     figures = learner.update(Replay(make_storage([BAD], [False]), (offline,)), 0)
     assert (sample_actions(learner.actor) == GOOD).all() and figures["rows"] == 61
 
@@ -95,7 +100,8 @@ def test_no_bit_of_the_network_changes(critic: str) -> None:
     changed = {name.split(".")[0] for name, value in after.items() if not torch.equal(value, before[name])}
     assert changed == {"start_noise"}
     assert all(parameter.grad is None for parameter in actor.network.parameters())
-    assert learner.critics.members[0][0].in_features == 16 + (critic == "privileged") + 1
+    first = next(learner.critics.parameters())
+    assert first.shape[1] == 16 + (critic == "privileged") + 1
 
 
 @pytest.mark.parametrize("terminal", [False, True])
@@ -159,7 +165,10 @@ def test_control_steps_are_joined_to_chunks() -> None:
 
 
 def make_batch(learner: DSRL, rows: int = 6) -> Minibatch:
-    seen = [learner._look(Replay(make_storage([GOOD] * rows, [True] * rows)), _all(rows)) for _ in range(2)]
+    seen = [
+        learner._see(learner._perceive(Replay(make_storage([GOOD] * rows, [True] * rows)), _all(rows)))
+        for _ in range(2)
+    ]
     reward, discount = torch.linspace(0, 1, rows), torch.tensor([0.9, 0.0] * (rows // 2))
     judged = torch.full((rows, 1), GOOD)
     return Minibatch(torch.ones(rows), reward, discount, judged, seen[0], seen[1])
@@ -252,11 +261,19 @@ def test_the_first_iterations_collect_with_plain_noise() -> None:
     assert plain == [True, True, False, False]
 
 
-def test_the_look_of_sac_is_that_of_noise_aliased() -> None:
-    """From a table of all rows, in any order."""
-    replay, rows = Replay(make_stored([1.0, -1.0, 0.5], [1, 0, 1])), _all(3)[[2, 0, 2]]
-    tabled, direct = make_learner(variant="sac"), make_learner()
-    found = tabled._make_look(replay, tabled.find_transitions(replay))(rows)
-    expected: Seen = direct._look(replay, rows)
-    assert found.context is None and torch.equal(found.features, expected.features)
-    assert torch.equal(found.pooled, expected.pooled) and torch.equal(found.state, expected.state)
+@VARIANTS
+def test_rows_are_seen_alike_from_a_table_and_anew(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In any order, and computed once."""
+    replay, rows = Replay(make_stored([1.0, -1.0, 0.5], [1, 0, 1], told=True)), _all(3)[[2, 0, 2]]
+    learner, asked = make_learner(variant=variant), list[int]()
+    perceive = learner._perceive
+    learner._perceive = lambda replay, where: (asked.append(len(where)), perceive(replay, where))[1]  # type: ignore[method-assign]
+    look = learner._make_look(replay, learner.find_transitions(replay))
+    tabled, again = look(rows), look(rows)
+    assert asked == [2]
+    monkeypatch.setattr(dsrl, "LARGEST_TABLE", 1)
+    anew: Seen = learner._make_look(replay, learner.find_transitions(replay))(rows)
+    for found in (tabled, again):
+        assert torch.equal(found.features, anew.features) and torch.equal(found.state, anew.state)
+        assert torch.equal(found.pooled, anew.pooled) and (found.context is None) == (variant == "sac")
+    assert not torch.equal(anew.features[0], anew.features[1])
