@@ -35,6 +35,10 @@ class StartNoiseSettings:
     shared: bool = True
     hidden: int = at_least(1, 256, at_most=4096)
 
+    def count_entries(self, spec: PolicySpec) -> int:
+        """Return d for flow policies of these sizes."""
+        return spec.action_dim * (1 if self.shared else spec.horizon)
+
 
 class StartNoise(nn.Module):
     """A tanh-Gaussian policy over the start noise.
@@ -50,8 +54,7 @@ class StartNoise(nn.Module):
         super().__init__()
         self.settings, self.plain = settings, False
         self._chunk = spec.horizon, spec.action_dim
-        self.size = spec.action_dim * (1 if settings.shared else spec.horizon)
-        hidden = settings.hidden
+        self.size, hidden = settings.count_entries(spec), settings.hidden
         self.norm = nn.LayerNorm(spec.context_dim)
         self.body = nn.Sequential(nn.Linear(spec.context_dim, hidden), nn.SiLU(), nn.Linear(hidden, hidden), nn.SiLU())
         self.head = nn.Linear(hidden, 2 * self.size)

@@ -291,8 +291,9 @@ def check_preload(config: TrainConfig, needs: Needs, spec: SimulatorSpec) -> Non
     """
     if config.replay.preload is None:
         return
-    _, embodiment = build.outline_backbone(config.policy, spec)
+    network, embodiment = build.outline_backbone(config.policy, spec)
     expected = ReplayFormat.of_simulator(spec, 1, 2, embodiment.executed)
+    noise = None if needs.start_noise is None else needs.start_noise.count_entries(network.spec)
     storages = open_offline(Path(config.replay.preload))
     if not any(storage.list_episodes() for storage in storages):
         raise UserError(
@@ -308,27 +309,29 @@ def check_preload(config: TrainConfig, needs: Needs, spec: SimulatorSpec) -> Non
                 "reads. Give policy.critic=prefix or expert.",
                 code="privileged-state-missing",
             )
-        check_stored(config, needs, storage.format, expected.executed)
+        if noise is not None:
+            check_stored(config, needs, storage.format, expected.executed, noise)
         with name_file(Path(config.replay.preload)):
             embodiment.tokens(storage.list_instructions())
 
 
-def check_stored(config: TrainConfig, needs: Needs, stored: ReplayFormat, executed: int) -> None:
-    """Check that offline experience has the entries that an algorithm reads, in chunks that it can learn from.
+def check_stored(config: TrainConfig, needs: Needs, stored: ReplayFormat, executed: int, noise: int) -> None:
+    """Check that offline experience suits an algorithm that learns the start noise, of `noise` entries.
 
     Raises:
-        UserError: an entry is missing, or decisions have chunks that do not make up those of this run.
+        UserError: it needs stored noise, and there is none of this size; or chunks do not make up those of this run.
     """
     where = f"replay.preload={config.replay.preload}"
     for name in needs.stores:
-        if f"trace/{name}" not in stored.fields:
+        if (found := stored.fields.get(f"trace/{name}")) is None or found.shape != (noise,):
+            have = "no" if found is None else f"{list(found.shape)} numbers of"
             raise UserError(
-                f"{where} holds no {name} of its decisions, which algo.name={config.algo.name} reads with its present "
-                "settings.",
+                f"{where} holds {have} {name} for each decision, and algo.name={config.algo.name} reads "
+                f"{noise} with its present settings.",
                 code="replay-entry-missing",
             )
     fits = stored.executed == executed if needs.stores else executed % stored.executed == 0
-    if needs.start_noise is not None and not fits:
+    if not fits:
         raise UserError(
             f"{where} has decisions of {stored.executed} control steps, which do not make up the {executed} of a "
             f"decision here (policy.executed): give policy.executed={stored.executed}.",

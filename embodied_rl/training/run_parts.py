@@ -16,8 +16,8 @@ from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.judge.reward.distill import Distiller
 from embodied_rl.judge.reward.run_scoring import list_extra_columns, make_distiller, make_scoring
 from embodied_rl.rollout.buffer import Rollout
-from embodied_rl.rollout.replay.experience import Replay, make_storage_factory, open_offline
-from embodied_rl.rollout.replay.format import ReplayField, ReplayFormat
+from embodied_rl.rollout.replay.experience import Replay, list_stored, make_storage_factory, open_offline
+from embodied_rl.rollout.replay.format import ReplayFormat
 from embodied_rl.rollout.writer import WriterFactory
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runtime import selection as runtimes
@@ -155,10 +155,7 @@ def make_replay_format(
     executed, longest = actor.embodiment.executed, -(-spec.horizon // actor.embodiment.executed)
     capacity = max(config.replay.capacity // config.sim.num_envs, 2 * longest + 2)
     spare = 2 * decisions * config.checkpoint.every
-    kept = {name: actor.trace_spec()[name] for name in stores}
-    extra = {
-        f"trace/{name}": ReplayField(shape, str(kind).removeprefix("torch.")) for name, (shape, kind) in kept.items()
-    }
+    extra = list_stored(actor, stores)
     return ReplayFormat.of_simulator(spec, envs, capacity, executed, spare=spare, extra=extra)
 
 

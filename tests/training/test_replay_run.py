@@ -174,6 +174,8 @@ def test_start_noise_is_learned_and_deployed(typed: Callable[..., Any], tmp_path
     assert code == 0, err
     (row,) = figures(next((tmp_path / "second").glob("*/*")))
     assert row["update/episodes"] >= rows[-1]["update/episodes"]
+    code, _, err = typed("train", *STEERED, "algo.variant=sac", "algo.shared=false", "replay.preload=stored")
+    assert code == 2 and "replay.preload=stored" in err and err.count("\n") == 1, err
     names = ("first", "second")
     files = [next((tmp_path / name).glob("*/*/checkpoints/*/policy.safetensors")) for name in names]
     first, second = (load_file(file) for file in files)

@@ -21,7 +21,7 @@ from embodied_rl.interfaces.sim import Episode, Observation, StepResult, Timed
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
-from embodied_rl.rollout.replay.experience import Replay
+from embodied_rl.rollout.replay.experience import Replay, list_stored
 from embodied_rl.rollout.replay.format import ReplayFormat
 from embodied_rl.rollout.replay.storage import ReplayStorage
 from embodied_rl.runs import provenance
@@ -231,7 +231,8 @@ class _Bench:
     def successes(self) -> Replay:
         """Return a replay of one successful episode without content, so that an update has something to learn from."""
         spec, executed = self.kind.spec, self.actor.embodiment.executed
-        storage = ReplayStorage(ReplayFormat.of_simulator(spec, 1, DECISIONS + 2, executed))
+        extra = list_stored(self.actor, self.needs.stores)
+        storage = ReplayStorage(ReplayFormat.of_simulator(spec, 1, DECISIONS + 2, executed, extra=extra))
         images = {c.name: np.zeros((DECISIONS, c.height, c.width, 3), np.uint8) for c in spec.cameras}
         state = np.zeros((DECISIONS, len(spec.state_names)), np.float32)
         privileged = np.zeros((DECISIONS, len(spec.privileged_names)), np.float32)
