@@ -94,11 +94,12 @@ def test_no_bit_of_the_network_changes(critic: str) -> None:
     """Of a real one, and nothing but the policy over start noise does."""
     actor = make_actor(critic)
     actor.start_noise = StartNoise(StartNoiseSettings(hidden=16), actor.network.spec)
-    learner, before = make_learner(actor), deepcopy(actor.state_dict())
+    learner = make_learner(actor)
+    before = deepcopy(actor.state_dict())
     learner.update(Replay(make_storage([GOOD, BAD] * 4, [True, False] * 4)), 0)
     after = actor.state_dict()
     changed = {name.split(".")[0] for name, value in after.items() if not torch.equal(value, before[name])}
-    assert changed == {"start_noise"}
+    assert changed == {"start_noise"} and actor.critic is None
     assert all(parameter.grad is None for parameter in actor.network.parameters())
     first = next(learner.critics.parameters())
     assert first.shape[1] == 16 + (critic == "privileged") + 1
@@ -218,6 +219,7 @@ def test_a_restored_learner_goes_on_with_the_same_bits(variant: str) -> None:
     second = make_learner(steer("privileged"), variant=variant)
     second.actor.load_state_dict(first.actor.state_dict())
     second.load(first.state())
+    assert_same_tensors(first.targets.state_dict(), second.targets.state_dict())
     for learner in (first, second):
         learner.update(replay, 1)
     assert_same_tensors(first.actor.state_dict(), second.actor.state_dict())
