@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from embodied_rl.actors.critics import Critic, CriticNeed
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.flow_inference import DeployedFlow, Keep, autocast_method, keep_inputs
+from embodied_rl.actors.start_noise import StartNoise
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import (
     Context,
@@ -38,8 +39,10 @@ FLOW, PRIVILEGED, INITIAL = "flow/", "input/privileged", "critic/initial"
 COMMITTED, ACTIONS = f"{FLOW}committed", "actions"
 IMAGE, FEATURES, PREFIX = "input/image/", "input/features/", "input/prefix/"
 TOKENS, STATE = "input/tokens", "input/state"
+START = "start_noise"
 """Names, or starts of names, of the entries of a trace."""
-GUIDANCE = "guidance"
+GUIDANCE, PLAIN_START = "guidance", "plain_start"
+"""Names of settings of exploration."""
 
 
 class FlowActor(DeployedFlow):
@@ -62,6 +65,7 @@ class FlowActor(DeployedFlow):
         freeze_perception: bool = False,
         keep: Keep | None = None,
         delay: int = 0,
+        start_noise: StartNoise | None = None,
     ) -> None:
         """Combine the parts into an actor.
 
@@ -75,6 +79,7 @@ class FlowActor(DeployedFlow):
             keep: what a trace stores of an observation: its images, or the output of a frozen part of the network; by
                 default the features if `freeze_perception` is set, else images.
             delay: see `Actor.delay`.
+            start_noise: the policy that chooses x₁, the only thing that explores then; None: x₁ ~ N(0, I).
 
         Raises:
             UserError: backbone, embodiment and delay do not fit; the message names the entry.
@@ -83,7 +88,8 @@ class FlowActor(DeployedFlow):
         if freeze_perception:
             for parameter in backbone.perception_parameters():
                 parameter.requires_grad_(False)
-        super().__init__(backbone, sampler, embodiment, keep or ("features" if freeze_perception else "images"), delay)
+        keep = keep or ("features" if freeze_perception else "images")
+        super().__init__(backbone, sampler, embodiment, keep, delay, start_noise)
         self.critic = critic
         self.privileged_names, self.freeze_perception = tuple(privileged_names), freeze_perception
 
@@ -106,16 +112,19 @@ class FlowActor(DeployedFlow):
         return self.keep
 
     def exploration(self) -> dict[str, float]:
-        """Return the strength of the exploration noise, and the guidance of a policy with a condition."""
+        """Return the strength of the exploration noise, the guidance, and whether the start noise is plain."""
         level = getattr(self.sampler, "noise_level", None)
-        guidance = {GUIDANCE: self.embodiment.guidance} if self.embodiment.condition else {}
-        return guidance if level is None else guidance | {"noise_level": float(level)}
+        settings = {} if level is None else {"noise_level": float(level)}
+        settings |= {GUIDANCE: self.embodiment.guidance} if self.embodiment.condition else {}
+        return settings | ({} if self.start_noise is None else {PLAIN_START: float(self.start_noise.plain)})
 
     def explore_with(self, settings: Mapping[str, float]) -> None:
         """Apply the settings that another actor's `exploration` returned."""
         for name, value in settings.items():
             if name == GUIDANCE:
                 self.embodiment = replace(self.embodiment, guidance=value)
+            elif name == PLAIN_START and self.start_noise is not None:
+                self.start_noise.plain = bool(value)
             else:
                 setattr(self.sampler, name, value)
 
@@ -136,6 +145,8 @@ class FlowActor(DeployedFlow):
     ) -> Decision:
         """Choose a chunk for each row; `explore=False` follows the plain ODE from the same x_1.
 
+        With a start-noise policy both follow the ODE, from its noise or from the centre of it.
+
         The value is NaN if a privileged critic gets no privileged state, which is allowed only in deployment.
 
         Raises:
@@ -148,11 +159,15 @@ class FlowActor(DeployedFlow):
         known = self._commit(prefix, committed, observation)
         inputs = self._inputs(observation)
         context = self.backbone.encode(inputs)
+        chosen = self._choose_start(context, keys, explore)
+        start = None if self.start_noise is None or chosen is None else self.start_noise.expand(chosen)
         velocity = self._velocity(context) if explore else self._deployed_velocity(observation, context)
-        sample = self.sampler.sample(velocity, keys, self._chunk, explore, self.device, known)
+        noisy = explore and start is None
+        sample = self.sampler.sample(velocity, keys, self._chunk, noisy, self.device, known, start)
         actions = self._following(sample.actions, known)
         trace = make_input_trace(inputs) | {FLOW + name: value for name, value in sample.trace.items()}
         trace[ACTIONS] = actions
+        trace |= {} if chosen is None else {START: chosen}
         trace |= self._critic_trace(observation, keys, explore, known)
         return Decision(
             actions=self.embodiment.actions(actions, observation.state),
@@ -161,6 +176,18 @@ class FlowActor(DeployedFlow):
             value=self._value(trace, context, len(inputs)),
             version=torch.full((len(inputs),), self.version, dtype=torch.int64, device=self.device),
         )
+
+    @autocast_method
+    @torch.no_grad()
+    def keep_observation(self, observation: Observation) -> Trace:
+        """Return the entries of a trace that keep an observation, for `encode_kept`."""
+        return make_input_trace(self._inputs(observation))
+
+    @autocast_method
+    @torch.no_grad()
+    def encode_kept(self, kept: Trace) -> Context:
+        """Encode an observation that a trace keeps, without gradients."""
+        return self.backbone.encode(read_inputs(kept))
 
     @torch.no_grad()
     def value(
@@ -241,6 +268,8 @@ class FlowActor(DeployedFlow):
             rows[PRIVILEGED] = ((len(self.privileged_names),), torch.float32)
         if self._critic_needs(CriticNeed.EXPERT):
             rows[INITIAL] = ((spec.horizon, spec.action_dim), torch.float32)
+        if self.start_noise is not None:
+            rows[START] = ((self.start_noise.size,), torch.float32)
         flow = self.sampler.trace_spec(spec.horizon, spec.action_dim, self.delay > 0)
         rows[ACTIONS] = ((self.embodiment.executed, spec.action_dim), torch.float32)
         return rows | {FLOW + name: entry for name, entry in flow.items()}
@@ -258,6 +287,7 @@ class FlowActor(DeployedFlow):
         actor = [each for each in self.backbone.parameters() if each.requires_grad and id(each) not in seen]
         if isinstance(self.sampler, nn.Module):
             actor += self.sampler.parameters()
+        actor += [] if self.start_noise is None else self.start_noise.parameters()
         groups = {"actor": actor, "critic": [] if self.critic is None else list(self.critic.parameters())}
         return groups | {"perception": perception} if perception else groups
 
@@ -269,6 +299,15 @@ class FlowActor(DeployedFlow):
                 "is.",
                 code="guidance-not-scored",
             )
+
+    def _choose_start(self, context: Context, keys: NoiseKeys, explore: bool) -> Tensor | None:
+        """Return the start noise [n, d] that the start-noise policy chooses; None without one."""
+        if self.start_noise is None:
+            return None
+        if not explore:
+            return self.start_noise.find_centre(context.pooled)
+        noise = draw_normal(keys, NoiseStream.INITIAL, (self.start_noise.size,)).to(self.device)
+        return self.start_noise.explore(context.pooled, noise)
 
     def _critic_trace(
         self, observation: Observation, keys: NoiseKeys, required: bool, known: Committed | None

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from embodied_rl.actors.embodiment import Embodiment
+from embodied_rl.actors.start_noise import StartNoise
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Actor, Context, FlowBackbone, NoiseKeys, PolicyInput
 from embodied_rl.interfaces.sim import Observation
@@ -53,8 +54,16 @@ def autocast_method(method: Callable[..., Result]) -> Callable[..., Result]:
 class DeployedFlow(Actor):
     """A flow policy for inference; `FlowActor` adds learning."""
 
-    def __init__(self, backbone: FlowBackbone, sampler: Any, embodiment: Embodiment, keep: Keep, delay: int) -> None:
-        """Combine network, sampler and robot; see `FlowActor`.
+    def __init__(
+        self,
+        backbone: FlowBackbone,
+        sampler: Any,
+        embodiment: Embodiment,
+        keep: Keep,
+        delay: int,
+        start_noise: StartNoise | None = None,
+    ) -> None:
+        """Combine network, sampler, robot and, where it is learned, the policy over start noise; see `FlowActor`.
 
         Raises:
             UserError: the policy cannot act with this delay.
@@ -62,6 +71,7 @@ class DeployedFlow(Actor):
         super().__init__()
         self.backbone, self.sampler, self.embodiment = backbone, sampler, embodiment
         self.keep: Keep = keep
+        self.start_noise = start_noise
         self.delay = delay
 
     @property
@@ -113,9 +123,9 @@ class DeployedFlow(Actor):
         if strategy not in STRATEGIES:
             raise UserError(f"strategy={strategy} is not one of {', '.join(STRATEGIES)}.", code="strategy-unknown")
         robot, state, steps = self.embodiment, observation.state, self.sampler.denoise_steps
-        velocity = self._deployed_velocity(observation)
-        zeros = torch.zeros(len(observation), *self._chunk)
-        start = (zeros if keys is None else draw_normal(keys, NoiseStream.INITIAL, self._chunk)).to(self.device)
+        context = None if self.start_noise is None else self.backbone.encode(self._inputs(observation))
+        velocity = self._deployed_velocity(observation, context)
+        start = self._find_start(len(observation), context, keys)
         if prefix is None:
             chunk = robot.all_actions(ode_sample(velocity, start, steps), state)
             return chunk if whole else chunk[:, : robot.executed]
@@ -132,6 +142,19 @@ class DeployedFlow(Actor):
         held = np.arange(length) < known.counts.cpu().numpy()[:, None]
         chunk[:, :length] = np.where(held[..., None], given, chunk[:, :length])
         return chunk if whole else chunk[:, : robot.executed]
+
+    @autocast_method
+    @torch.no_grad()
+    def denoise(self, context: Context, start: Tensor) -> Tensor:
+        """Integrate the deterministic flow from x₁ to actions, float32 [n, H, D] each in the model's units."""
+        return ode_sample(self._velocity(context), start, self.sampler.denoise_steps)
+
+    def _find_start(self, rows: int, context: Context | None, keys: NoiseKeys | None) -> Tensor:
+        """Return x₁ [n, H, D] of the deployed policy: its start-noise policy's, or else drawn; 0 without keys."""
+        if self.start_noise is not None and context is not None:
+            return self.start_noise.expand(self.start_noise.find_centre(context.pooled))
+        zeros = torch.zeros(rows, *self._chunk)
+        return (zeros if keys is None else draw_normal(keys, NoiseStream.INITIAL, self._chunk)).to(self.device)
 
     def observation_inputs(self, observation: Observation, condition: str | Sequence[str] | None = None) -> PolicyInput:
         """Convert an observation to inputs on the network's device, with images even if perception is frozen.

@@ -8,6 +8,7 @@ from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.flow import FlowActor
 from embodied_rl.actors.kinds import ActorSettings
 from embodied_rl.actors.placement import place_actor
+from embodied_rl.actors.start_noise import StartNoise
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import FlowBackbone
 from embodied_rl.mathematics.flow.sampler import FlowNoise, FlowSDE, Sampler
@@ -24,7 +25,10 @@ class FlowKind:
 
     def make(self, network: FlowBackbone, embodiment: Embodiment, settings: ActorSettings) -> FlowActor:
         """Make an actor that learns; see `embodied_rl.actors.kinds.make_actor`."""
-        node = settings.policy
+        node, start_noise = settings.policy, None
+        if settings.start_noise is not None:
+            network.requires_grad_(False)
+            start_noise = StartNoise(settings.start_noise, network.spec)
         critic = make_critic(
             node.critic if settings.needs_critic else "none",
             privileged_dim=len(settings.privileged_names),
@@ -39,17 +43,25 @@ class FlowKind:
             privileged_names=settings.privileged_names,
             freeze_perception=node.freeze_perception,
             delay=node.delay,
+            start_noise=start_noise,
         )
         return place_actor(actor, node)
 
-    def deploy(self, network: FlowBackbone, embodiment: Embodiment, entries: Mapping[str, Any]) -> FlowActor:
+    def deploy(
+        self,
+        network: FlowBackbone,
+        embodiment: Embodiment,
+        entries: Mapping[str, Any],
+        start_noise: StartNoise | None = None,
+    ) -> FlowActor:
         """Make an actor with the plain flow and the denoise steps of training, for a policy file with these `entries`.
 
         Raises:
             UserError: the file's number of denoise steps is invalid.
         """
         steps = read_denoise_steps(entries, DENOISE_STEPS)
-        return FlowActor(network, FlowSDE(steps, 1.0, None, "hybrid"), None, embodiment).eval()
+        sampler = FlowSDE(steps, 1.0, None, "hybrid")
+        return FlowActor(network, sampler, None, embodiment, start_noise=start_noise).eval()
 
 
 def make_sampler(node: SamplerNode, network: FlowBackbone) -> Sampler:

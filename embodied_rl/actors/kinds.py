@@ -12,6 +12,7 @@ from typing import Any
 from torch import nn
 
 from embodied_rl.actors.embodiment import Embodiment
+from embodied_rl.actors.start_noise import StartNoise, StartNoiseSettings
 from embodied_rl.interfaces.policy import Actor
 from embodied_rl.schema import PolicyNode, SamplerNode
 
@@ -28,12 +29,15 @@ class ActorSettings:
         sampling: sampler settings: how the actor explores.
         needs_critic: whether it has a value head, the one that `policy.critic` names.
         privileged_names: the columns of `Observation.privileged`.
+        start_noise: settings of the policy over the flow's start noise that learns, while the network is frozen; None:
+            the network learns.
     """
 
     policy: PolicyNode
     sampling: SamplerNode
     needs_critic: bool
     privileged_names: tuple[str, ...]
+    start_noise: StartNoiseSettings | None = None
 
 
 def make_actor(network: nn.Module, embodiment: Embodiment, settings: ActorSettings) -> Actor:
@@ -45,12 +49,15 @@ def make_actor(network: nn.Module, embodiment: Embodiment, settings: ActorSettin
     return _find_kind(network).make(network, embodiment, settings)
 
 
-def deploy_actor(network: nn.Module, embodiment: Embodiment, entries: Mapping[str, Any]) -> Actor:
+def deploy_actor(
+    network: nn.Module, embodiment: Embodiment, entries: Mapping[str, Any], start_noise: StartNoise | None = None
+) -> Actor:
     """Make an actor that only acts, without exploration or critic, for a network with its weights.
 
-    `entries` are those of its policy file beyond network and embodiment, such as `denoise_steps`.
+    `entries` are those of its policy file beyond network and embodiment, such as `denoise_steps`; `start_noise` is the
+    policy over start noise that the file holds, or None.
     """
-    return _find_kind(network).deploy(network, embodiment, entries)
+    return _find_kind(network).deploy(network, embodiment, entries, start_noise)
 
 
 def _find_kind(network: nn.Module) -> Any:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,17 @@ from embodied_rl.actors.kinds import ActorSettings, make_actor
 from embodied_rl.actors.learning import checkpoint, trainable
 from embodied_rl.actors.learning.checkpoint import CheckpointError
 from embodied_rl.actors.placement import check_placement, resolve_placement
+from embodied_rl.actors.start_noise import StartNoiseSettings
 from embodied_rl.assembly import networks
 from embodied_rl.checkpoints import detection, unsupported
-from embodied_rl.checkpoints.policy_file import PolicyMetadata, load_network, outline_network, read_metadata
+from embodied_rl.checkpoints.policy_file import (
+    PolicyMetadata,
+    find_start_settings,
+    load_network,
+    load_start_noise,
+    outline_network,
+    read_metadata,
+)
 from embodied_rl.config import assets, plugins
 from embodied_rl.interfaces.algorithm import Algorithm, AlgorithmKind, Needs
 from embodied_rl.interfaces.curriculum import Curriculum
@@ -33,6 +41,9 @@ from embodied_rl.system.untrusted_files import name_file
 
 POLICY = "policy.safetensors"
 """The deployable policy inside a checkpoint or a run folder."""
+
+PLAIN = Needs()
+"""What an actor needs that only acts, or is cloned."""
 
 TOKEN_LENGTH = 8
 """Tokens of an instruction for a policy with new weights, unless the simulator has longer instructions."""
@@ -58,6 +69,7 @@ class Blueprint:
         critic: whether the actor has a critic.
         keep: what the actor's traces store.
         prefix_trained_to: of the network.
+        start_noise: settings of its start-noise policy; None without one.
     """
 
     node: PolicyNode
@@ -69,6 +81,7 @@ class Blueprint:
     critic: bool
     keep: str
     prefix_trained_to: int = 0
+    start_noise: StartNoiseSettings | None = None
 
     @staticmethod
     def of_actor(like: Actor, node: PolicyNode, sampling: SamplerNode, spec: SimulatorSpec) -> "Blueprint":
@@ -76,14 +89,15 @@ class Blueprint:
         network = like.network
         names, critic = tuple(network.spec.auxiliary_names), bool(like.parameter_groups()["critic"])
         made = (node, sampling, spec, network.config, names, like.embodiment, critic, like.keep)
-        return Blueprint(*made, like.prefix_trained_to)
+        return Blueprint(*made, like.prefix_trained_to, find_start_settings(like))
 
     def build(self) -> Actor:
         """Build an actor with new weights."""
         cls = plugins.find_plugin("policies", self.node.name)
         network = networks.make_backbone(cls, self.options, self.embodiment, self.auxiliary_names)
         network.prefix_trained_to = self.prefix_trained_to
-        built = build_actor_around(network, self.embodiment, self.node, self.sampling, self.spec, self.critic)
+        parts = (network, self.embodiment, self.node, self.sampling, self.spec, self.critic)
+        built = build_actor_around(*parts, self.start_noise)
         built.keep = self.keep
         return built
 
@@ -286,14 +300,49 @@ def describe_origin(sim: SimNode, sampling: SamplerNode, control_hz: float) -> d
     return {"sim": origin, "control_hz": control_hz, "denoise_steps": sampling.denoise_steps}
 
 
-def build_actor(
-    node: PolicyNode, sampling: SamplerNode, spec: SimulatorSpec, needs_critic: bool, conditions: Sequence[str] = ()
-) -> Actor:
-    """Build an actor of network, exploration and critic, which knows the words of `conditions`; see `Needs`."""
+def build_actor(node: PolicyNode, sampling: SamplerNode, spec: SimulatorSpec, needs: Needs = PLAIN) -> Actor:
+    """Build an actor of network, exploration, and what an algorithm needs: critic, conditions, start-noise policy.
+
+    A start-noise policy continues that of `policy.checkpoint`.
+
+    Raises:
+        UserError: see `build_backbone`, `check_start_noise` and `networks.fit_conditions`.
+    """
+    continued = check_start_noise(node, needs.start_noise)
     network, embodiment = build_backbone(node, spec)
     longest, frozen = spec.instruction_length, node.freeze_perception
-    embodiment = networks.fit_conditions(network, embodiment, conditions, longest, frozen)
-    return build_actor_around(network, embodiment, node, sampling, spec, needs_critic)
+    embodiment = networks.fit_conditions(network, embodiment, needs.conditions, longest, frozen)
+    actor: Any = build_actor_around(network, embodiment, node, sampling, spec, needs.critic, needs.start_noise)
+    if continued is not None and (stored := load_start_noise(continued, actor.network.spec)) is not None:
+        actor.start_noise.load_state_dict(stored.state_dict())
+    return actor
+
+
+def check_start_noise(node: PolicyNode, wanted: StartNoiseSettings | None) -> Path | None:
+    """Return the file of `policy.checkpoint` if it has a start-noise policy, which training continues; else None.
+
+    Raises:
+        UserError: it has one, and the algorithm trains none (`wanted` is None), or one of other settings.
+    """
+    if node.checkpoint is None or detection.detect_format(assets.resolve_path(node.checkpoint)) is not None:
+        return None
+    file = resolve_policy_file(node.checkpoint)
+    if (stored := read_metadata(file).start_noise) is None:
+        return None
+    if wanted is None:
+        raise UserError(
+            f"policy.checkpoint={node.checkpoint} has a policy over start noise, which only algo=dsrl continues. Its "
+            "network is that of the checkpoint it was trained from: give that one.",
+            code="start-noise-not-continued",
+        )
+    for name, value in asdict(stored).items():
+        if getattr(wanted, name) != value:
+            raise UserError(
+                f"policy.checkpoint={node.checkpoint} has start noise of algo.{name}={value}, not "
+                f"{getattr(wanted, name)}: give algo.{name}={value}.",
+                code="key-contradicts-checkpoint",
+            )
+    return file
 
 
 def build_actor_around(
@@ -303,15 +352,15 @@ def build_actor_around(
     sampling: SamplerNode,
     spec: SimulatorSpec,
     needs_critic: bool,
+    start_noise: StartNoiseSettings | None = None,
 ) -> Actor:
     """Build an actor around a network, and make only the parameters trainable that `policy.train` names."""
     trainable.choose_trainable(network, node.train, node.lora)
-    return make_actor(network, embodiment, ActorSettings(node, sampling, needs_critic, spec.privileged_names))
+    settings = ActorSettings(node, sampling, needs_critic, spec.privileged_names, start_noise)
+    return make_actor(network, embodiment, settings)
 
 
-def outline_actor(
-    node: PolicyNode, sampling: SamplerNode, spec: SimulatorSpec, needs_critic: bool, conditions: Sequence[str] = ()
-) -> Actor:
+def outline_actor(node: PolicyNode, sampling: SamplerNode, spec: SimulatorSpec, needs: Needs = PLAIN) -> Actor:
     """Build the actor that `build_actor` would build, with shapes and without weights, for dry runs.
 
     Faults in the weights of a checkpoint, such as numbers that are not finite, are found only when they are loaded.
@@ -321,11 +370,13 @@ def outline_actor(
             fit each other.
     """
     check_placement(node)
+    check_start_noise(node, needs.start_noise)
     network, embodiment = outline_backbone(node, spec)
     longest, frozen = spec.instruction_length, node.freeze_perception
-    embodiment = networks.fit_conditions(network, embodiment, conditions, longest, frozen)
+    embodiment = networks.fit_conditions(network, embodiment, needs.conditions, longest, frozen)
     bare = replace(resolve_placement(node), device="meta", compile=False)
-    return make_actor(network, embodiment, ActorSettings(bare, sampling, needs_critic, spec.privileged_names))
+    settings = ActorSettings(bare, sampling, needs.critic, spec.privileged_names, needs.start_noise)
+    return make_actor(network, embodiment, settings)
 
 
 def outline_backbone(

@@ -8,7 +8,7 @@ from pathlib import Path
 from embodied_rl.actors.kinds import deploy_actor
 from embodied_rl.actors.scripted import Operator, OperatorPolicy, RandomPolicy
 from embodied_rl.assembly import build
-from embodied_rl.checkpoints.policy_file import read_metadata
+from embodied_rl.checkpoints.policy_file import load_start_noise, read_metadata
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Actor, DeployedPolicy
 from embodied_rl.interfaces.sim import Array, Operated, Simulator
@@ -31,7 +31,7 @@ def load_deployed(text: str) -> Actor:
     path = build.resolve_policy_file(text)
     network, embodiment = build.load_backbone(path)
     with name_file(path):
-        return deploy_actor(network, embodiment, read_metadata(path).extra)
+        return deploy_actor(network, embodiment, read_metadata(path).extra, load_start_noise(path, network.spec))
 
 
 def check_acting(config: CollectConfig | PlayConfig) -> None:

@@ -3,7 +3,8 @@
 The file's header holds JSON under the key "embodied_rl": format, policy name, its configuration, the names of its
 auxiliary targets, the embodiment, adapters, the source checkpoint, and further entries of the writer. Nothing in the
 file is executed. The tokenizer and other long files are stored as tensors of bytes. Since format 3 the JSON also holds
-checksums of its other entries and of the tensors, which every reader verifies.
+checksums of its other entries and of the tensors, which every reader verifies. Format 4 is format 3 with a policy over
+the flow's start noise.
 """
 
 import ctypes
@@ -27,21 +28,24 @@ from embodied_rl.actors.learning import checkpoint, sharded
 from embodied_rl.actors.learning.checkpoint import CheckpointError, damaged_error, explain_failed_writes
 from embodied_rl.actors.learning.trainable import add_adapters, merge_adapters, read_adapter_settings
 from embodied_rl.actors.learning.weights import gather_whole, load_full_weights
+from embodied_rl.actors.start_noise import StartNoise, StartNoiseSettings
 from embodied_rl.checkpoints.foreign import check_shapes, parse_prefix_length
 from embodied_rl.checkpoints.weight_names import CheckpointSource, build_empty, explain_sizes
 from embodied_rl.config import plugins
 from embodied_rl.config.freeze import freeze_config
-from embodied_rl.interfaces.policy import Actor, FlowBackbone
+from embodied_rl.interfaces.policy import Actor, FlowBackbone, PolicySpec
 from embodied_rl.schema import LoraNode
 from embodied_rl.system.atomic_write import make_folder, replace_file
 from embodied_rl.system.untrusted_files import check_name, name_file, parse_json, shorten
 
-FORMATS = (1, 2, 3)
-"""Formats that can be read; the last one is written."""
+FORMATS = (1, 2, 3, 4)
+"""Formats that can be read."""
 CHECKED = 3
-"""The first format with checksums."""
+"""The first format with checksums; it is written."""
+STEERED = 4
+"""The format of files with a start-noise policy, which readers of earlier formats would leave out."""
 HEADER, HEADER_SUM, TENSORS_SUM = "embodied_rl", "header_sha256", "tensors_sha256"
-BACKBONE, TOKENIZER, CARRIED, FILE = "backbone.", "tokenizer", "carried/", "file/"
+BACKBONE, TOKENIZER, CARRIED, FILE, START = "backbone.", "tokenizer", "carried/", "file/", "start_noise."
 PICKLE_STARTS = (b"PK\x03\x04", b"\x80")
 
 
@@ -57,6 +61,7 @@ class PolicyMetadata:
         adapters: settings of its adapters, or None without adapters.
         source: the checkpoint of another project it was made from, or None.
         prefix_trained_to: see `FlowBackbone`.
+        start_noise: settings of the policy over the flow's start noise, or None without one.
     """
 
     policy: str
@@ -67,11 +72,12 @@ class PolicyMetadata:
     adapters: LoraNode | None = None
     source: CheckpointSource | None = None
     prefix_trained_to: int = 0
+    start_noise: StartNoiseSettings | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the header as JSON values."""
         return {
-            "format": FORMATS[-1],
+            "format": CHECKED if self.start_noise is None else STEERED,
             "policy": self.policy,
             "config": dict(self.config),
             "embodiment": self.embodiment.to_dict() | {"tokenizer": ""},
@@ -80,6 +86,7 @@ class PolicyMetadata:
             "adapters": None if self.adapters is None else asdict(self.adapters),
             "source": None if self.source is None else self.source.to_dict(),
             "prefix_trained_to": self.prefix_trained_to,
+            **({} if self.start_noise is None else {"start_noise": asdict(self.start_noise)}),
         }
 
 
@@ -116,7 +123,8 @@ def save_actor(
     Raises:
         StorageError: the disk is full or the folder cannot be written; an existing file stays unchanged.
     """
-    _write(path, gather_whole(actor), _make_metadata(actor.network, actor.embodiment, policy, config, extra), dtype)
+    metadata = _make_metadata(actor.network, actor.embodiment, policy, config, extra)
+    _write(path, gather_whole(actor), replace(metadata, start_noise=find_start_settings(actor)), dtype)
 
 
 def read_metadata(path: Path) -> PolicyMetadata:
@@ -167,6 +175,31 @@ def load_network(
     if merged:
         merge_adapters(backbone)
     return backbone, metadata.embodiment
+
+
+def load_start_noise(path: Path, spec: PolicySpec) -> StartNoise | None:
+    """Return the start-noise policy of a policy file for a network of these sizes; None if it has none.
+
+    It does not verify the file's checksums, as `load_network` does.
+
+    Raises:
+        CheckpointError: the file is missing or damaged, or its tensors are of another network.
+    """
+    metadata = read_metadata(path)
+    if metadata.start_noise is None:
+        return None
+    made = StartNoise(metadata.start_noise, spec)
+    with safe_open(path, "pt") as opened:
+        names = [name for name in opened.keys() if name.startswith(START)]  # noqa: SIM118
+        tensors = {name.removeprefix(START): opened.get_tensor(name) for name in names}
+    _load(path, made, tensors, START)
+    return made
+
+
+def find_start_settings(actor: Actor) -> StartNoiseSettings | None:
+    """Return the settings of an actor's start-noise policy; None without one."""
+    made = getattr(actor, "start_noise", None)
+    return None if made is None else made.settings
 
 
 def outline_network(
@@ -231,6 +264,11 @@ def load_actor(path: Path, actor: Actor) -> PolicyMetadata:
         raise CheckpointError(
             f"{path} was trained for another embodiment; these entries differ: {names}.",
             code="checkpoint-of-another-embodiment",
+        )
+    if metadata.start_noise != (mine := find_start_settings(actor)):
+        raise CheckpointError(
+            f"{path} has start noise {metadata.start_noise}, and this policy {mine}.",
+            code="checkpoint-of-another-network",
         )
     _load(path, actor, tensors, "")
     actor.network.prefix_trained_to = metadata.prefix_trained_to
@@ -359,6 +397,8 @@ def _parse_header(path: Path, header: str | None) -> tuple[PolicyMetadata, str |
             )
         if data["format"] >= CHECKED and data[HEADER_SUM] != _hash_header(data):
             raise damaged_error(f"{path} is damaged: its {HEADER} header has another SHA-256 than when written.")
+        if ("start_noise" in data) != (data["format"] == STEERED):
+            raise ValueError(f"start_noise belongs to format {STEERED}")
         metadata = PolicyMetadata(
             policy=str(data["policy"]),
             config=dict(data["config"]),
@@ -368,6 +408,9 @@ def _parse_header(path: Path, header: str | None) -> tuple[PolicyMetadata, str |
             adapters=freeze_config(LoraNode, data["adapters"], "adapters") if data.get("adapters") else None,
             source=CheckpointSource.from_dict(data["source"]) if data.get("source") else None,
             prefix_trained_to=parse_prefix_length(data.get("prefix_trained_to", 0)),
+            start_noise=freeze_config(StartNoiseSettings, data["start_noise"], "start_noise")
+            if "start_noise" in data
+            else None,
         )
         return metadata, str(data[TENSORS_SUM]) if data["format"] >= CHECKED else None
     except CheckpointError as error:

@@ -98,6 +98,12 @@ def check_export(config: ExportConfig) -> tuple[Path, Path]:
     with name_file(file):
         read_denoise_steps(metadata.extra, DENOISE_STEPS)
         cls = plugins.find_plugin("policies", metadata.policy)
+    if metadata.start_noise is not None:
+        raise UserError(
+            f"{file} has a policy over start noise, which {config.format} cannot store. Its network is that of the "
+            "checkpoint it was trained from: export that one.",
+            code="start-noise-not-exported",
+        )
     if not issubclass(cls, ForeignCheckpoint):
         raise UserError(
             f"{file} holds policy {metadata.policy!r}, which {config.format} does not support.",

@@ -57,6 +57,8 @@ def describe_policy_file(metadata: PolicyMetadata) -> Iterator[Row]:
     yield "relative actions", ", ".join(name for name, source in pairs if source >= 0) or "none"
     yield "executed", str(robot.executed)
     yield "prefix_trained_to", str(metadata.prefix_trained_to)
+    if metadata.start_noise is not None:
+        yield "start noise", f"a policy learns it: {format_sizes(thaw_config(metadata.start_noise))}"
     yield "prompt", f"at most {robot.token_length} tokens, " + ("tokenizer inside" if robot.tokenizer else "by words")
     yield "condition", f"{robot.condition}, guidance {robot.guidance:g}" if robot.condition else ""
     yield "trained with", ", ".join(f"{key}: {value}" for key, value in metadata.extra.items())

@@ -7,7 +7,7 @@ a finished task looks different later, and can be undone.
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ import torch
 from embodied_rl.actors.kinds import ActorSettings, make_actor
 from embodied_rl.actors.scripted import OperatorPolicy
 from embodied_rl.assembly import build
-from embodied_rl.checkpoints.policy_file import read_metadata
+from embodied_rl.checkpoints.policy_file import load_start_noise, read_metadata
 from embodied_rl.critic.judged_episode import JudgedEpisode, JudgedGoal
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.goals import GoalProgress, GoalWatch, GoalWatched
@@ -168,7 +168,9 @@ class EpisodeCollector:
             network, embodiment = build.load_backbone(path)
             build.check_fit(embodiment, SimulatorKind.find(sim).spec)
             settings = ActorSettings(PolicyNode(name=read_metadata(path).policy), LATE_NOISE, False, ())
-            self._actor = make_actor(network, embodiment, settings).eval()
+            actor: Any = make_actor(network, embodiment, settings).eval()
+            actor.start_noise = load_start_noise(path, network.spec)
+            self._actor = actor
 
     def collect(self, shares: Sequence[tuple[EpisodeKind, range]], draw: EpisodeDraw) -> list[list[JudgedEpisode]]:
         """Return the episodes of each share: the source, and the indices of its episodes."""

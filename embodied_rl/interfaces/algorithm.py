@@ -40,6 +40,9 @@ class Needs:
         epochs: passes over a rollout.
         warmup: iterations at the start with a shorter update, because it does not train the policy.
         discount: discounting of rewards; None if returns are compared without it.
+        stores: entries of a decision's trace that the replay storage keeps, too.
+        start_noise: settings of the policy over the flow's start noise that learns while the network is frozen, an
+            `embodied_rl.actors.start_noise.StartNoiseSettings`; None: the network learns.
         minibatch: rows of an optimiser step over all ranks, the setting `algo.minibatch`; None if a step has no such
             size.
         conditions: texts that the algorithm adds to instructions, such as "advantage: positive". A policy that reads
@@ -57,6 +60,8 @@ class Needs:
     discount: Discount | None = None
     minibatch: int | None = None
     conditions: tuple[str, ...] = ()
+    stores: tuple[str, ...] = ()
+    start_noise: Any = None
 
 
 class Algorithm(Protocol):

@@ -6,7 +6,7 @@ from embodied_rl.actors.learning.memory_budget import find_machine_bytes, format
 from embodied_rl.actors.learning.update_memory import count_held
 from embodied_rl.actors.placement import check_placement, describe_placement, resolve_placement
 from embodied_rl.assembly import build
-from embodied_rl.assembly.build import outline_backbone
+from embodied_rl.assembly.build import check_start_noise, outline_backbone
 from embodied_rl.assembly.networks import check_guidance
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import FlowBackbone
@@ -55,6 +55,7 @@ def check_cloning(config: SftConfig) -> list[Row]:
                 )
         else:
             cloning_data.check_stages(config, options)
+        check_start_noise(config.policy, None)
         names, left_out = () if dataset is not None else options.auxiliary_names, None
         network, embodiment = outline_backbone(config.policy, kind.spec, names)
         check_guidance(embodiment)

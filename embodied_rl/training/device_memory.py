@@ -59,7 +59,7 @@ def measure_device(
     device, plan = torch.device(config.policy.device), config.plan
     if device.type != "cuda" or config.runtime != "local":
         return None
-    outline = partial(outline_actor, config.policy, config.algo.sampler, spec, needs.critic, needs.conditions)
+    outline = partial(outline_actor, config.policy, config.algo.sampler, spec, needs)
     actor = outline()
     actor.keep = keep
     shards = plan.ranks if plan.learner == "sharded" else 1

@@ -59,6 +59,7 @@ def check_preload(config: TrainConfig, needs: Needs, spec: SimulatorSpec) -> Non
     network, embodiment = build.outline_backbone(config.policy, spec)
     embodiment = networks.fit_conditions(network, embodiment, needs.conditions, spec.instruction_length)
     expected = ReplayFormat.of_simulator(spec, 1, 2, embodiment.executed)
+    noise = None if needs.start_noise is None else needs.start_noise.count_entries(network.spec)
     storages = open_offline(Path(config.replay.preload))
     if not any(storage.list_episodes() for storage in storages):
         raise UserError(
@@ -74,6 +75,53 @@ def check_preload(config: TrainConfig, needs: Needs, spec: SimulatorSpec) -> Non
                 "reads. Give policy.critic=prefix or expert.",
                 code="privileged-state-missing",
             )
+        if noise is not None:
+            check_stored(config, needs, storage.format, expected.executed, noise)
         with name_file(Path(config.replay.preload)):
             for condition in needs.conditions or [embodiment.condition]:
                 embodiment.tokens(add_conditions(storage.list_instructions(), condition))
+
+
+def check_stored(config: TrainConfig, needs: Needs, stored: ReplayFormat, executed: int, noise: int) -> None:
+    """Check that offline experience suits an algorithm that learns the start noise, of `noise` entries.
+
+    Raises:
+        UserError: it needs stored noise, and there is none of this size; or chunks do not make up those of this run.
+    """
+    where = f"replay.preload={config.replay.preload}"
+    for name in needs.stores:
+        if (found := stored.fields.get(f"trace/{name}")) is None or found.shape != (noise,):
+            have = "no" if found is None else f"{list(found.shape)} numbers of"
+            raise UserError(
+                f"{where} holds {have} {name} for each decision, and algo.name={config.algo.name} reads "
+                f"{noise} with its present settings.",
+                code="replay-entry-missing",
+            )
+    fits = stored.executed == executed if needs.stores else executed % stored.executed == 0
+    if not fits:
+        raise UserError(
+            f"{where} has decisions of {stored.executed} control steps, which do not make up the {executed} of a "
+            f"decision here (policy.executed): give policy.executed={stored.executed}.",
+            code="replay-chunk-mismatch",
+        )
+
+
+def check_steering(config: TrainConfig) -> None:
+    """Check the settings of an algorithm that freezes the network, and learns its start noise.
+
+    Raises:
+        UserError: they train, adapt or shard the network, or name a critic that such an algorithm has not.
+    """
+    refused = {
+        "policy.train=full": config.policy.train == "full",
+        "policy.critic=privileged or prefix": config.policy.critic != "expert",
+        "plan.learner=replicated": config.plan.learner != "sharded",
+        "algo.sampler.name=flow_sde": config.algo.sampler.name == "flow_sde",
+    }
+    for remedy, fits in refused.items():
+        if not fits:
+            raise UserError(
+                f"algo.name={config.algo.name} freezes the policy's network, and learns its start noise, with critics "
+                f"on the prefix: give {remedy}.",
+                code="start-noise-setting",
+            )

@@ -23,7 +23,7 @@ from embodied_rl.runtime.ranks.torchrun_launcher import TorchrunPlace
 from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.schema import PolicyNode, ReplayNode, TrainConfig
 from embodied_rl.training.device_memory import DeviceMemory, check_device, measure_device
-from embodied_rl.training.replay_checks import check_preload, check_replay
+from embodied_rl.training.replay_checks import check_preload, check_replay, check_steering
 from embodied_rl.training.run_parts import count_decisions, make_replay_format
 
 LARGEST_NEW = 400e6
@@ -120,7 +120,7 @@ def measure_run(config: TrainConfig, needs: Needs, spec: SimulatorSpec) -> RunSi
         UserError: see `embodied_rl.assembly.build.outline_actor`.
     """
     config, plan = replace(config, policy=resolve_placement(config.policy)), config.plan
-    actor = outline_actor(config.policy, config.algo.sampler, spec, needs.critic, needs.conditions)
+    actor = outline_actor(config.policy, config.algo.sampler, spec, needs)
     held = count_held(actor)
     segments = config.segments if config.mode == "stream" else 1
     decisions = count_decisions(config, needs, spec, actor) * segments
@@ -128,6 +128,7 @@ def measure_run(config: TrainConfig, needs: Needs, spec: SimulatorSpec) -> RunSi
     ranks, workers = (plan.ranks, plan.rollout_workers or 0) if known else (1, 0)
     apart = plan.policy == "process" and not workers
     rows, extras = decisions * config.sim.num_envs // plan.ranks, list_extra_columns(config.reward, spec)
+    replay = measure_replay(config, needs, spec, actor, decisions)
     policy, row_bytes = config.policy, count_decision_bytes(actor, rows, config, extras)
     acting = workers or (ranks if apart else 0)
     return RunSize(
@@ -141,7 +142,7 @@ def measure_run(config: TrainConfig, needs: Needs, spec: SimulatorSpec) -> RunSi
         row_bytes=row_bytes,
         copies=2 if workers else 1,
         simulators=plan.parts if known and plan.allocation == "split" else 0,
-        replay=measure_replay(config, needs, spec, actor, decisions),
+        replay=replay,
         placement=describe_placement(policy),
         device=measure_device(config, needs, spec, actor.keep, ranks, acting),
     )
@@ -151,7 +152,7 @@ def measure_replay(config: TrainConfig, needs: Needs, spec: SimulatorSpec, actor
     """Count the bytes of a run's replay storages on the disk; 0 for an algorithm that does not learn from replay."""
     if needs.learns_from != "replay":
         return 0
-    return make_replay_format(config, spec, actor, decisions, config.sim.num_envs).nbytes
+    return make_replay_format(config, spec, actor, decisions, config.sim.num_envs, needs.stores).nbytes
 
 
 def check_disk(config: TrainConfig, size: RunSize) -> None:
@@ -207,6 +208,8 @@ def check_run(config: TrainConfig) -> RunSize:
     if needs.fixed_noise and config.algo.sampler.name == "flow_noise":
         message = f"algo.sampler.name=flow_noise learns its noise; algo.name={config.algo.name} needs flow_sde."
         raise UserError(message, code="sampler-not-supported")
+    if needs.start_noise is not None:
+        check_steering(config)
     check_groups(config, needs.group_size)
     decisions, segments = config.train.decisions, config.segments
     if not needs.fresh_episodes and config.mode == "stream" and decisions % segments:

@@ -16,7 +16,7 @@ from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.judge.reward.distill import Distiller
 from embodied_rl.judge.reward.run_scoring import list_extra_columns, make_distiller, make_scoring
 from embodied_rl.rollout.buffer import Rollout
-from embodied_rl.rollout.replay.experience import Replay, make_storage_factory, open_offline
+from embodied_rl.rollout.replay.experience import Replay, list_stored, make_storage_factory, open_offline
 from embodied_rl.rollout.replay.format import ReplayFormat
 from embodied_rl.rollout.replay.storage import ReplayStorage
 from embodied_rl.rollout.writer import WriterFactory
@@ -98,7 +98,7 @@ def assemble_parts(
     resumed, node = checkpoint.load_latest_checkpoint(folder.checkpoints) if begun else None, config.policy
     if resumed is not None:  # from its own checkpoint, even if its initial policy file is gone
         node = replace(node, checkpoint=str(folder.checkpoints / f"{resumed[0]:08d}" / build.POLICY))
-    actor = build.build_actor(node, config.algo.sampler, kind.spec, method.needs.critic, method.needs.conditions)
+    actor = build.build_actor(node, config.algo.sampler, kind.spec, method.needs)
     sharding = sharded.shard_network(actor.network, config.plan.learner, ranks)
     algorithm = method.build(actor, ranks, config.seed, config.train.iterations)
     segments = config.segments if config.mode == "stream" else int(config.replay.collect)
@@ -107,7 +107,7 @@ def assemble_parts(
     extras = list_extra_columns(config.reward, kind.spec)
     envs = config.sim.num_envs // ranks.size
     if method.needs.learns_from == "replay":
-        layout = make_replay_format(config, kind.spec, actor, decisions, envs)
+        layout = make_replay_format(config, kind.spec, actor, decisions, envs, method.needs.stores)
         writers = (*writers, make_storage_factory(layout, Path(config.replay.root or folder.path / "replay")))
     work = RolloutWork(method.needs, decisions, segments, (*scoring, *writers), extras)
     kept = actor.keep_within(work.decisions * envs * segments, config.policy.cache_gigabytes * 1e9)
@@ -147,9 +147,11 @@ def count_decisions(config: TrainConfig, needs: Needs, spec: SimulatorSpec, acto
 
 
 def make_replay_format(
-    config: TrainConfig, spec: SimulatorSpec, actor: Actor, decisions: int, envs: int
+    config: TrainConfig, spec: SimulatorSpec, actor: Actor, decisions: int, envs: int, stores: Sequence[str] = ()
 ) -> ReplayFormat:
     """Return the format of the storage of a collector with `envs` environments and T decisions of each in a rollout.
+
+    `stores` are the entries of the actor's traces that it keeps.
 
     Each track holds the longest episode at least, and what an exact resume removes. A decision needs up to two rows,
     where the time limit ends an episode.
@@ -157,7 +159,8 @@ def make_replay_format(
     executed, longest = actor.embodiment.executed, -(-spec.horizon // actor.embodiment.executed)
     capacity = max(config.replay.capacity // config.sim.num_envs, 2 * longest + 2)
     spare = 2 * decisions * config.checkpoint.every
-    return ReplayFormat.of_simulator(spec, envs, capacity, executed, spare=spare)
+    extra = list_stored(actor, stores)
+    return ReplayFormat.of_simulator(spec, envs, capacity, executed, spare=spare, extra=extra)
 
 
 def open_replay(config: TrainConfig, own: ReplayStorage, ranks: Ranks, clear: bool) -> Replay:

@@ -9,6 +9,7 @@ import torch
 
 from embodied_rl.actors.flow import FlowActor
 from embodied_rl.assembly import build
+from embodied_rl.interfaces.algorithm import Needs
 from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.interfaces.sim import Observation, SimulatorSpec
 from embodied_rl.schema import LoraNode, PolicyNode, SamplerNode
@@ -44,9 +45,8 @@ def make(simulator_spec: SimulatorSpec) -> Make:
     def made(family: str = "pi0", sampler: str = "hybrid", keep: str = "images", **node: Any) -> FlowActor:
         torch.manual_seed(0)
         told = {"train": "expert", "critic": "expert"} | node
-        actor = build.build_actor(
-            PolicyNode(family, options=SIZES[family], executed=2, **told), SAMPLERS[sampler], simulator_spec, True
-        )
+        policy = PolicyNode(family, options=SIZES[family], executed=2, **told)
+        actor = build.build_actor(policy, SAMPLERS[sampler], simulator_spec, Needs(critic=True))
         with torch.no_grad():
             for parameter in actor.parameters():
                 parameter.add_(0.05 * torch.randn_like(parameter))

@@ -15,6 +15,7 @@ from embodied_rl.assembly.networks import fit_conditions, make_backbone
 from embodied_rl.assembly.policy_factory import load_deployed
 from embodied_rl.checkpoints.policy_file import load_actor, save_actor, save_backbone
 from embodied_rl.config.freeze import thaw_config
+from embodied_rl.interfaces.algorithm import Needs
 from embodied_rl.interfaces.policy import FlowBackbone, NoiseKeys
 from embodied_rl.interfaces.sim import Observation
 from embodied_rl.schema import PolicyNode, SamplerNode
@@ -97,7 +98,7 @@ def test_a_policy_that_knows_the_words_stays_as_it_is(embodiment: Embodiment) ->
 def test_built_outlined_and_described_networks_have_the_same_shapes(simulator_spec: Any) -> None:
     """With the words, also where another process builds the actor, or a file is read."""
     node, spec = PolicyNode("pocket", options=thaw_config(SMALL)), replace(simulator_spec, instruction_length=7)
-    parts: Any = (node, SamplerNode(), spec, True, CONDITIONS)
+    parts: Any = (node, SamplerNode(), spec, Needs(critic=True, conditions=CONDITIONS))
     actor, outline = build.build_actor(*parts), build.outline_actor(*parts)
     other = build.Blueprint.of_actor(actor, node, SamplerNode(), spec).build()
     shapes = [{name: value.shape for name, value in each.state_dict().items()} for each in (actor, outline, other)]
@@ -111,7 +112,7 @@ def test_a_file_holds_condition_and_guidance(
 ) -> None:
     """Whoever loads it acts the same, and may learn from there."""
     node = PolicyNode("pocket", options=thaw_config(SMALL))
-    actor: Any = build.build_actor(node, SamplerNode(), simulator_spec, False, CONDITIONS)
+    actor: Any = build.build_actor(node, SamplerNode(), simulator_spec, Needs(conditions=CONDITIONS))
     with torch.no_grad():
         for parameter in actor.parameters():
             parameter += 0.05 * torch.randn_like(parameter)
@@ -123,7 +124,7 @@ def test_a_file_holds_condition_and_guidance(
     assert loaded.embodiment == actor.embodiment
     assert (loaded.infer(observe(2), keys) == expected).all()
     again: Any = build.build_actor(
-        replace(node, checkpoint=str(path)), SamplerNode(), simulator_spec, False, CONDITIONS
+        replace(node, checkpoint=str(path)), SamplerNode(), simulator_spec, Needs(conditions=CONDITIONS)
     )
     assert again.embodiment == actor.embodiment and (again.infer(observe(2), keys) == expected).all()
     again.explore_with({"guidance": 0.0})
@@ -159,7 +160,7 @@ def test_other_algorithms_do_not_train_a_guided_policy(
         save_backbone(path, network, replace(body, guidance=weight), "pocket", thaw_config(SMALL))
         for make in (build.build_actor, build.outline_actor):
             if weight == 1:
-                assert make(node, SamplerNode(), simulator_spec, True).embodiment == body
+                assert make(node, SamplerNode(), simulator_spec, Needs(critic=True)).embodiment == body
             else:
                 with refuses("guidance-not-trained", f"guidance={weight:g}", CONDITIONS[0]):
-                    make(node, SamplerNode(), simulator_spec, True)
+                    make(node, SamplerNode(), simulator_spec, Needs(critic=True))

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from embodied_rl.assembly import build
+from embodied_rl.interfaces.algorithm import Needs
 from embodied_rl.interfaces.policy import Actor, NoiseKeys
 from embodied_rl.interfaces.sim import Observation
 from embodied_rl.rollout.buffer import Rollout
@@ -87,7 +88,7 @@ def measure_overlap(config: BenchmarkConfig, slices: int, cores: int) -> Overlap
     torch.set_num_threads(1)
     kind = SimulatorKind.find(config.sim)
     plan = replace(config.plan, allocation="split", ranks=1, slices=slices)
-    actor = build.build_actor(config.policy, SamplerNode(), kind.spec, needs_critic=True).eval()
+    actor = build.build_actor(config.policy, SamplerNode(), kind.spec, Needs(critic=True)).eval()
     per_slice = config.sim.num_envs // slices
     handles = make_handles(kind, plan, config.sim.num_envs, "benchmark")
     try:

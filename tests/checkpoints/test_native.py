@@ -141,7 +141,11 @@ def test_damaged_foreign_and_pickled_files_are_refused(tmp_path, make_actor, emb
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [({"format": 4}, "this version reads formats 1, 2, 3"), ({"config": None}, None), ({"embodiment": {}}, "entries")],
+    [
+        ({"format": 5}, "this version reads formats 1, 2, 3, 4"),
+        ({"config": None}, None),
+        ({"embodiment": {}}, "entries"),
+    ],
 )
 def test_headers_of_another_version_are_refused(tmp_path, make_actor, embodiment, small, change, message) -> None:
     """A newer format, a missing entry, an embodiment with other fields."""

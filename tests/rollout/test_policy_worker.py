@@ -14,6 +14,7 @@ import torch
 from embodied_rl.actors.flow import FlowActor
 from embodied_rl.actors.learning.weights import Weights, WeightsDamaged, load_weights, publish_weights
 from embodied_rl.assembly import build
+from embodied_rl.interfaces.algorithm import Needs
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
@@ -31,7 +32,7 @@ NODE = PolicyNode(
 )
 KIND = SimulatorKind.find(SimNode("tabletop", options={"horizon": 8, "image_size": 16}))
 SPEC, N, T = KIND.spec, 4, 5
-PARTS = (NODE, SamplerNode(denoise_steps=2), SPEC, True)
+PARTS = (NODE, SamplerNode(denoise_steps=2), SPEC, Needs(critic=True))
 
 
 def learner(seed: int = 0) -> FlowActor:

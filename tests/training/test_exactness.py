@@ -34,11 +34,18 @@ KINDS = {
     "replay, critic": ("algo=awr", "algo.steps=6", "algo.critic_steps=4"),
     "replay, labels": ("algo=recap", *REPLAY, "algo.critic_steps=4", "algo.guidance=2"),
     "replay, no checkpoint yet": ("algo=filtered", *REPLAY, "checkpoint.every=10", "train.eval_every=0"),
+    "start noise": ("algo=dsrl", "algo.updates=3", "algo.hidden=16"),
+    "start noise, stored": ("algo=dsrl", "algo.variant=sac", "algo.updates=3", "policy.critic=prefix"),
     "curriculum": ("curriculum=success_rate", "curriculum.rate=0.5"),
     "frozen perception, slices": ("policy.freeze_perception=true", "plan.slices=2", "algo.critic_replay=2"),
 }  # fmt: skip
 
-WITHOUT_CRITIC = ("grpo", "nft", *(kind for kind in KINDS if kind.startswith("replay")))
+WITHOUT_CRITIC = tuple(
+    kind
+    for kind, words in KINDS.items()
+    if not {"algo=grpo", "algo=filtered", "algo=awr", "algo=dsrl", "algo=nft", "algo=recap"}.isdisjoint(words)
+)
+"""Methods without the keys of PPO's critic."""
 
 
 @pytest.mark.thorough

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from embodied_rl.assembly.build import resolve_policy_file
 from embodied_rl.checkpoints.policy_file import read_metadata
@@ -231,5 +233,70 @@ def test_what_replay_cannot_do_is_refused_by_its_key(
     """In one line, and without a run folder."""
     (tmp_path / "something").touch()
     code, _, err = typed("train", *(word for word in FILTERED if word != "plan.ranks=1"), *words)
+    assert code == 2 and named in err and len(err.strip().splitlines()) == 1, err
+    assert not (tmp_path / "runs").exists()
+
+
+STEERED = (*(word for word in FILTERED if word not in ("algo=filtered", "algo.steps=4")), "algo=dsrl", "algo.updates=2")
+
+
+def test_start_noise_is_learned_and_deployed(typed: Callable[..., Any], tmp_path: Path) -> None:
+    """By both variants; a run's policy file is continued, and the network stays what it was."""
+    assert typed("train", *STEERED, "run.root=first", "algo.variant=sac", "replay.root=stored")[0] == 0
+    run = next((tmp_path / "first").glob("*/*"))
+    storage = ReplayStorage.open(tmp_path / "stored" / "collector_0")
+    assert all(part.extra["trace/start_noise"].any(axis=1).all() for part in storage.episodes())
+    rows = figures(run)
+    assert rows[-1]["update/rows"] > rows[0]["update/rows"] > 0 and rows[-1]["update/steps"] == 2
+    again = [word for word in STEERED if not word.startswith("policy.")]
+    again += ["run.root=second", f"policy.checkpoint={run}", "train.iterations=1", "train.eval_every=0"]
+    code, _, err = typed("train", *again, "replay.preload=stored")
+    assert code == 0, err
+    (row,) = figures(next((tmp_path / "second").glob("*/*")))
+    assert row["update/episodes"] >= rows[-1]["update/episodes"]
+    code, _, err = typed("train", *STEERED, "algo.variant=sac", "algo.shared=false", "replay.preload=stored")
+    assert code == 2 and "replay.preload=stored" in err and err.count("\n") == 1, err
+    names = ("first", "second")
+    files = [next((tmp_path / name).glob("*/*/checkpoints/*/policy.safetensors")) for name in names]
+    first, second = (load_file(file) for file in files)
+    assert first.keys() == second.keys() and any(name.startswith("start_noise.") for name in first)
+    assert all(torch.equal(first[name], second[name]) for name in first if name.startswith("backbone."))
+    assert not any(name.startswith("critic.") for name in first)
+    code, _, err = typed("train", *again, "algo=filtered", "algo.updates=2")
+    assert code == 2 and err.count("\n") == 1, err
+
+
+@pytest.mark.thorough
+@pytest.mark.process
+def test_two_ranks_learn_start_noise_together(typed: Callable[..., Any], tmp_path: Path) -> None:
+    """Also where their policies act in processes of their own."""
+    words = [word for word in STEERED if word != "plan.ranks=1"]
+    code, _, err = typed("train", *words, "plan=split", "plan.ranks=2", "plan.policy=process", "train.iterations=3")
+    assert code == 0, err
+    last = figures(next((tmp_path / "runs").glob("*/*")))[-1]
+    assert last["total/episodes"] == last["update/episodes"]
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("policy.train=expert",), "policy.train=full"),
+        (("policy.critic=expert",), "policy.critic=privileged or prefix"),
+        (("algo.sampler.name=flow_noise",), "algo.sampler.name=flow_sde"),
+        (("plan=colocated", "plan.ranks=2", "plan.learner=sharded"), "plan.learner=replicated"),
+        (("algo.bound=0",), "algo.bound"),
+        (("replay.preload=first", "algo.variant=sac"), "start_noise"),
+        (("replay.preload=first", "policy.executed=1"), "policy.executed=2"),
+    ],
+)
+def test_what_cannot_steer_is_refused_by_its_key(
+    typed: Callable[..., Any], words: tuple[str, ...], named: str, tmp_path: Path
+) -> None:
+    """In one line, before anything starts."""
+    if "replay.preload=first" in words:
+        assert typed("train", *FILTERED, "replay.root=first", "train.iterations=1", "train.eval_every=0")[0] == 0
+        shutil.rmtree(tmp_path / "runs")
+    own = [word.partition("=")[0] for word in words]
+    code, _, err = typed("train", *(word for word in STEERED if word.partition("=")[0] not in own), *words)
     assert code == 2 and named in err and len(err.strip().splitlines()) == 1, err
     assert not (tmp_path / "runs").exists()

@@ -12,6 +12,7 @@ from embodied_rl.actors.learning.memory_budget import find_machine_bytes, format
 from embodied_rl.actors.learning.update_memory import count_held
 from embodied_rl.assembly import build
 from embodied_rl.assembly.build import outline_actor
+from embodied_rl.interfaces.algorithm import Needs
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.judge.heads.head_inputs import HeadInputs
 from embodied_rl.judge.heads.labels import list_columns
@@ -51,9 +52,9 @@ def test_the_outline_is_of_the_actor_that_is_built(node: PolicyNode) -> None:
     if node.train == "lora":
         pytest.importorskip("peft")
     spec = SimulatorKind.find(SimNode("tabletop")).spec
-    real = build.build_actor(node, SamplerNode(), spec, True)
+    real = build.build_actor(node, SamplerNode(), spec, Needs(critic=True))
     real.keep_within(6, node.cache_gigabytes * 1e9)
-    outlined = outline_actor(node, SamplerNode(), spec, True)
+    outlined = outline_actor(node, SamplerNode(), spec, Needs(critic=True))
     assert all(each.is_meta for each in outlined.parameters())
     shapes = [{name: (each.shape, each.dtype, each.requires_grad) for name, each in actor.named_parameters()}
               for actor in (real, outlined)]  # fmt: skip
@@ -71,7 +72,7 @@ def test_columns_of_a_head_are_counted() -> None:
     config = TrainConfig(SimNode("tabletop"), POCKET, AlgoNode("ppo"))
     columns = list_columns(HeadInputs(spec, 16))
     without, noted = (
-        count_decision_bytes(outline_actor(POCKET, SamplerNode(), spec, True), 6, config, each)
+        count_decision_bytes(outline_actor(POCKET, SamplerNode(), spec, Needs(critic=True)), 6, config, each)
         for each in ({}, columns)
     )
     held = (torch.zeros(shape, dtype=dtype).nbytes for shape, dtype in columns.values())
@@ -87,7 +88,7 @@ def test_a_policy_file_of_other_sizes_is_found_without_reading_weights(tmp_path:
     file = tmp_path / "stray.safetensors"
     save_backbone(file, network, embodiment, "pocket", POCKET.options)
     with pytest.raises(UserError, match=r"another network: backbone\.stray has no place"):
-        outline_actor(replace(POCKET, checkpoint=str(file)), SamplerNode(), spec, True)
+        outline_actor(replace(POCKET, checkpoint=str(file)), SamplerNode(), spec, Needs(critic=True))
 
 
 SIZES = [

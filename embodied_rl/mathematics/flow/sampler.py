@@ -151,6 +151,7 @@ class Sampler(nn.Module, ABC):
         explore: bool,
         device: torch.device | str = "cpu",
         committed: Committed | None = None,
+        start: Tensor | None = None,
     ) -> Sample:
         """Draw one chunk for each row. Keeps the autograd graph unless the caller disables gradients.
 
@@ -161,6 +162,7 @@ class Sampler(nn.Module, ABC):
             explore: False gives `ode_sample` from the same x₁, bit for bit, independent of the noise.
             device: device of the velocity field.
             committed: actions that are given to the policy, at a flow time of 0.
+            start: x₁ float32 [n, H, D]; None draws it.
         """
         size = shape[0] * shape[1]
         counts = {NoiseStream.INITIAL: size}
@@ -169,7 +171,8 @@ class Sampler(nn.Module, ABC):
         if explore:
             counts[NoiseStream.INJECTED] = self.stochastic_steps * size
         words = draw_words(keys, counts)
-        x = as_normal(words[NoiseStream.INITIAL]).reshape(len(keys.episode), *shape).to(device)
+        drawn = as_normal(words[NoiseStream.INITIAL]).reshape(len(keys.episode), *shape)
+        x = (drawn if start is None else start).to(device)
         steps = torch.arange(self.denoise_steps).repeat(len(x), 1)
         if self.step_weights is not None:
             steps = as_choice(words[NoiseStream.STEP], self.step_weights)

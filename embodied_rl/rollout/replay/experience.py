@@ -3,14 +3,15 @@
 Shapes: B decisions, H control steps of a chunk, A action dimensions.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from embodied_rl.interfaces.policy import Actor
 from embodied_rl.interfaces.sim import Array, Observation
-from embodied_rl.rollout.replay.format import ReplayError, ReplayFormat
+from embodied_rl.rollout.replay.format import ReplayError, ReplayField, ReplayFormat
 from embodied_rl.rollout.replay.storage import ReplayStorage, StoredEpisode
 from embodied_rl.rollout.writer import WriterFactory
 
@@ -106,6 +107,12 @@ class Replay:
         observations, actions, sources = zip(*parts, strict=True)
         joined = Observation.concatenate(observations).select(back)
         return joined, np.concatenate(actions)[back], np.concatenate(sources)[back]
+
+
+def list_stored(actor: Actor, names: Sequence[str]) -> dict[str, ReplayField]:
+    """Return the extra fields of a storage that keeps these entries of an actor's traces; see `ReplayFormat`."""
+    entries = {name: actor.trace_spec()[name] for name in names}
+    return {f"trace/{n}": ReplayField(shape, str(kind).removeprefix("torch.")) for n, (shape, kind) in entries.items()}
 
 
 def open_offline(folder: Path) -> tuple[ReplayStorage, ...]:

@@ -3,6 +3,7 @@
 ALGORITHMS = {
     "ppo": "embodied_rl.training.algorithms.ppo:PPO",
     "awr": "embodied_rl.training.algorithms.awr:AWR",
+    "dsrl": "embodied_rl.training.algorithms.dsrl:DSRL",
     "filtered": "embodied_rl.training.algorithms.filtered:Filtered",
     "recap": "embodied_rl.training.algorithms.recap:Recap",
     "grpo": "embodied_rl.training.algorithms.grpo:GRPO",

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from embodied_rl.actors.flow import FlowActor
@@ -154,17 +155,12 @@ class ReplayCloning(ABC):
         `shares` are the weights of this rank's own and of its offline decisions in a minibatch, see `_count_shares`.
         """
         size = max(1, self._cloning.minibatch // self.ranks.size)
-        offline = int(size * self._share + draws.random())
-        parts = list[WeightedDecisions]()
-        for later, count in ((False, size - offline), (True, offline)):
-            rows = np.flatnonzero((learned.where[:, 0] > 0) == later)
-            if len(rows) and count:
-                part = learned.select(rows[draws.integers(len(rows), size=count)])
-                parts.append(replace(part, weight=part.weight * np.float32(shares[int(later)])))
+        rows, factor = draw_rows(learned.where, size, self._share, shares, draws)
         self.optimiser.zero_grad()
         loss = torch.zeros(())
-        if parts:
-            drawn = WeightedDecisions.concatenate(parts)
+        if len(rows):
+            drawn = learned.select(rows)
+            drawn = replace(drawn, weight=drawn.weight * factor)
             loss = self._loss(replay, drawn, generator) * (len(drawn) / size)
             loss.backward()
         rate = min(1.0, (step + 1) / 50) * (1 - 0.9 * step / self._cloning.steps)
@@ -176,12 +172,8 @@ class ReplayCloning(ABC):
 
         Also sets the share of a minibatch that is offline on every rank, `_share`.
         """
-        offline = int((learned.where[:, 0] > 0).sum())
-        mine = np.array([len(learned) - offline, offline], np.float64)
-        totals = self.sum_figures({"own": mine[0], "offline": mine[1]})
-        everywhere = np.array([totals["own"], totals["offline"]])
-        self._share = self._cloning.offline_share if everywhere.all() else float(everywhere[0] == 0)
-        return mine * self.ranks.size / np.maximum(everywhere, 1)
+        shares, self._share = count_shares(learned.where, self._cloning.offline_share, self.ranks)
+        return shares
 
     def _loss(self, replay: Replay, chosen: WeightedDecisions, generator: torch.Generator) -> Tensor:
         """Compute the weighted mean loss of decisions."""
@@ -213,3 +205,41 @@ class ReplayCloning(ABC):
     def load(self, state: dict[str, Tensor]) -> None:
         """Restore a `state`."""
         self.optimiser.load(state)
+
+
+def count_shares(where: Array, offline_share: float, ranks: Ranks) -> tuple[Array, float]:
+    """Return how much more a rank's own and offline decisions count than those of a mean rank, float64 [2].
+
+    Also returns the share of a minibatch that is offline on every rank: `offline_share`, or 0 or 1 where all ranks
+    together have only own or only offline decisions.
+
+    Args:
+        where: int64 [B, 3], the decisions of this rank.
+        offline_share: share of a minibatch that is offline, if there are decisions of both kinds.
+        ranks: which learn together.
+    """
+    offline = int((where[:, 0] > 0).sum())
+    mine = np.array([len(where) - offline, offline], np.float64)
+    totals = torch.from_numpy(mine.copy())
+    ranks.sum_([totals])
+    everywhere = totals.numpy()
+    share = offline_share if everywhere.all() else float(everywhere[0] == 0)
+    return mine * ranks.size / np.maximum(everywhere, 1), share
+
+
+def draw_rows(
+    where: Array, size: int, share: float, shares: Array, draws: np.random.Generator
+) -> tuple[Array, NDArray[np.float32]]:
+    """Draw rows of decisions `where` int64 [B, 3] for a minibatch of `size`, of which a `share` is offline on average.
+
+    Returns:
+        The rows, int64, at most `size`, and how much each counts by `shares`, see `count_shares`.
+    """
+    offline = int(size * share + draws.random())
+    found = [(np.zeros(0, np.int64), np.zeros(0, np.float32))]
+    for later, count in ((False, size - offline), (True, offline)):
+        rows = np.flatnonzero((where[:, 0] > 0) == later)
+        if len(rows) and count:
+            found.append((rows[draws.integers(len(rows), size=count)], np.full(count, shares[int(later)], np.float32)))
+    rows, factors = zip(*found, strict=True)
+    return np.concatenate(rows), np.concatenate(factors)

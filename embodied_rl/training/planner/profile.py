@@ -21,7 +21,7 @@ from embodied_rl.interfaces.sim import Episode, Observation, StepResult, Timed
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
-from embodied_rl.rollout.replay.experience import Replay
+from embodied_rl.rollout.replay.experience import Replay, list_stored
 from embodied_rl.rollout.replay.format import ReplayFormat
 from embodied_rl.rollout.replay.storage import ReplayStorage
 from embodied_rl.runs import provenance
@@ -161,9 +161,7 @@ class _Bench:
         self.kind = SimulatorKind.find(config.sim)
         method = build.find_method(config.algo)
         self.needs, self.group_size = method.needs, method.needs.group_size
-        self.actor = build.build_actor(
-            config.policy, config.algo.sampler, self.kind.spec, method.needs.critic, method.needs.conditions
-        )
+        self.actor = build.build_actor(config.policy, config.algo.sampler, self.kind.spec, method.needs)
         self.algorithm = method.build(self.actor, ranks, config.seed, config.train.iterations)
         rows = self.decisions(config.train.decisions) * config.sim.num_envs // ranks.size
         self.actor.keep_within(rows, config.policy.cache_gigabytes * 1e9)
@@ -230,7 +228,8 @@ class _Bench:
     def successes(self) -> Replay:
         """Return a replay of one successful episode without content, so that an update has something to learn from."""
         spec, executed = self.kind.spec, self.actor.embodiment.executed
-        storage = ReplayStorage(ReplayFormat.of_simulator(spec, 1, DECISIONS + 2, executed))
+        extra = list_stored(self.actor, self.needs.stores)
+        storage = ReplayStorage(ReplayFormat.of_simulator(spec, 1, DECISIONS + 2, executed, extra=extra))
         images = {c.name: np.zeros((DECISIONS, c.height, c.width, 3), np.uint8) for c in spec.cameras}
         state = np.zeros((DECISIONS, len(spec.state_names)), np.float32)
         privileged = np.zeros((DECISIONS, len(spec.privileged_names)), np.float32)
