@@ -29,9 +29,11 @@ CONDITIONS = ("advantage: positive", "advantage: negative")
 NEW = ("advantage:", "positive", "negative")
 
 
-def make_network(embodiment: Embodiment) -> FlowBackbone:
+def make_network(embodiment: Embodiment) -> Pocket:
     torch.manual_seed(0)
-    return make_backbone(Pocket, SMALL, embodiment, ())
+    network = make_backbone(Pocket, SMALL, embodiment, ())
+    assert isinstance(network, Pocket)
+    return network
 
 
 def compute(network: FlowBackbone, body: Embodiment, seen: Observation) -> torch.Tensor:
