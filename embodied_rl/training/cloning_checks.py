@@ -45,6 +45,7 @@ def check_cloning(config: SftConfig) -> list[Row]:
         )
     check_stages(config, options)
     check_placement(config.policy)
+    check_start_noise(config.policy, None)
     with nullcontext() if config.dataset is None else cloning_data.open_dataset(config.dataset) as dataset:
         if dataset is None:
             if not hasattr(kind.simulator, "expert"):
@@ -55,7 +56,6 @@ def check_cloning(config: SftConfig) -> list[Row]:
                 )
         else:
             cloning_data.check_stages(config, options)
-        check_start_noise(config.policy, None)
         names, left_out = () if dataset is not None else options.auxiliary_names, None
         network, embodiment = outline_backbone(config.policy, kind.spec, names)
         check_guidance(embodiment)

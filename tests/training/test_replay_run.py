@@ -262,8 +262,10 @@ def test_start_noise_is_learned_and_deployed(typed: Callable[..., Any], tmp_path
     assert first.keys() == second.keys() and any(name.startswith("start_noise.") for name in first)
     assert all(torch.equal(first[name], second[name]) for name in first if name.startswith("backbone."))
     assert not any(name.startswith("critic.") for name in first)
-    code, _, err = typed("train", *again, "algo=filtered", "algo.updates=2")
-    assert code == 2 and err.count("\n") == 1, err
+    again = ("sim.name=reaching", f"policy.checkpoint={run}", "--dry-run")
+    for words in (("train", "algo=filtered", "plan=colocated", "plan.ranks=1"), ("sft", "sim.num_envs=4")):
+        code, _, err = typed(*words, *again)
+        assert code == 2 and "[start-noise-not-continued]" in err and err.count("\n") == 1, err
 
 
 @pytest.mark.thorough

@@ -271,13 +271,12 @@ def test_rows_are_seen_alike_from_a_table_and_anew(variant: str, monkeypatch: py
     learner, asked = make_learner(variant=variant), list[int]()
     perceive = learner._perceive
     learner._perceive = lambda replay, where: (asked.append(len(where)), perceive(replay, where))[1]  # type: ignore[method-assign]
-    look = learner._make_look(replay, find_transitions(replay, learner.actor.embodiment.executed, learner.config.gamma))
+    known = find_transitions(replay, learner.actor.embodiment.executed, learner.config.gamma)
+    look = learner._make_look(replay, known)
     tabled, again = look(rows), look(rows)
     assert asked == [2]
     monkeypatch.setattr(replay_transitions, "LARGEST_TABLE", 1)
-    anew: Seen = learner._make_look(
-        replay, find_transitions(replay, learner.actor.embodiment.executed, learner.config.gamma)
-    )(rows)
+    anew: Seen = learner._make_look(replay, known)(rows)
     for found in (tabled, again):
         assert torch.equal(found.features, anew.features) and torch.equal(found.state, anew.state)
         assert torch.equal(found.pooled, anew.pooled) and (found.context is None) == (variant == "sac")
