@@ -1,4 +1,4 @@
-"""`embodied-rl bench`: measure a simulator, a policy under delay or on a simulated robot, or the effect of rewards."""
+"""`embodied-rl bench`: measure simulators, algorithms, rewards, and policies under delay or on a simulated robot."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,12 +11,16 @@ from rich.console import Console
 from rich.table import Table
 
 from embodied_rl.benchmarks import throughput
+from embodied_rl.cli.command import list_commands
+from embodied_rl.cli.run_command import freeze_command_config
+from embodied_rl.commands.preparation import compose_config
 from embodied_rl.config.freeze import suggest_name
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runs import provenance
 from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.schema import BenchConfig
 from embodied_rl.system.atomic_write import make_folder, write_text
+from embodied_rl.training.run_checks import check_run
 
 ASYNC_ASSET = "asset:tabletop_async.safetensors"
 MOVED = {
@@ -35,7 +39,7 @@ def run(config: BenchConfig) -> None:
     simulator = config.sim.name
     what = simulator if config.what == "sim" else config.what
     measures = {simulator: measure_simulator, "delay": measure_delay}
-    measures |= {"potentials": compare_rewards, "deploy": measure_deployment}
+    measures |= {"algorithms": compare_algorithms, "potentials": compare_rewards, "deploy": measure_deployment}
     if what in MOVED:
         raise UserError(
             f"bench {what} is now, in the repository's root: python -m tests.benchmarks {MOVED[what]} key=value…",
@@ -77,9 +81,25 @@ def make_throughput_table(name: str, found: Mapping[str, Any]) -> Table:
     return make_table(f"bench {name}", caption, ("", "steps/s", f"{name} is"), rows, remark="")
 
 
+def compare_algorithms(config: BenchConfig) -> dict[str, Any]:
+    """Train with each algorithm from the same start, and compare success at equal episodes and at equal time."""
+    from embodied_rl.benchmarks import algorithm_comparison
+
+    shared, rollouts = algorithm_comparison.list_shared_words(config), dict[str, int]()
+    for name in config.algorithms:  # all are checked before the first one runs
+        words = (*shared, f"algo={name}")
+        train = list_commands()["train"]
+        composed = freeze_command_config(train, compose_config(train.config, words, train.values, None), words)
+        rollouts[name] = check_run(composed).rows
+    root = make_folder(Path(config.out) / "runs", "out")
+    table, found = algorithm_comparison.compare_algorithms(config, root, rollouts)
+    Console().print(table)
+    return found
+
+
 def compare_rewards(config: BenchConfig) -> dict[str, Any]:
     """Train with each reward from the same start, and compare success after equally many decisions."""
-    from embodied_rl.critic.evaluation import reward_comparison
+    from embodied_rl.benchmarks import reward_comparison
 
     table, found = reward_comparison.compare_rewards(config, make_folder(Path(config.out) / "runs", "out"))
     Console().print(table)

@@ -244,10 +244,11 @@ _BRIEF = (
     ),
     Command(
         "bench",
-        "Measure a simulator, a policy under delay or on a simulated robot, or the effect of rewards.",
+        "Measure a simulator, compare algorithms or rewards, or measure a policy under delay or on a simulated robot.",
         "BenchConfig", "run",
         (
             "tabletop",
+            "algorithms experiment=demo plan=colocated 'algorithms=[flow_sde,filtered]'",
             "potentials experiment=demo decisions=50000",
             "delay policy_file=<run> delays=[0,1,2]",
             "deploy policy_file=<run> episodes=16",
@@ -255,8 +256,8 @@ _BRIEF = (
         config="train",
         words=Words("what", "measurement"),
         common=(
-            "what", "seconds", "policy_file", "episodes", "arms", "seeds", "decisions", "target", "out", "sim.num_envs",
-            "seed",
+            "what", "seconds", "policy_file", "episodes", "algorithms", "arms", "seeds", "decisions", "target", "out",
+            "sim.num_envs", "seed",
         ),
     ),
 )

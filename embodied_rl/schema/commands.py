@@ -271,15 +271,17 @@ class PlayConfig:
 @dataclass(frozen=True)
 class BenchConfig(TrainConfig):
     what: Text = "sim"
-    """What is measured, the first word after `bench`: a simulator, delay, deploy or potentials."""
+    """What is measured, the first word after `bench`: a simulator, algorithms, delay, deploy or potentials."""
     seconds: float = at_least(0.1, 10.0)
     """Length of each measurement."""
     arms: tuple[Text, ...] = ("sparse", "oracle", "embedded", "inverted", "rises")
     """For `bench potentials`: the rewards that are compared; there is hackable, too."""
+    algorithms: tuple[Text, ...] = ("flow_sde", "flow_noise", "grpo", "nft", "filtered", "awr", "recap", "dsrl")
+    """For `bench algorithms`: the choices of `algo` that are compared."""
     seeds: int = at_least(1, 3)
-    """For `bench potentials`: runs of each arm, with seeds from `seed` on."""
+    """For `bench algorithms` and `bench potentials`: runs of each arm, with seeds from `seed` on."""
     decisions: int = at_least(1, 100_000)
-    """For `bench potentials`: length of each run, rounded up to whole rollouts."""
+    """For `bench algorithms` and `bench potentials`: length of each run, rounded up to whole rollouts."""
     target: float = at_least(0.0, 0.6, at_most=1.0)
     """For `bench potentials`: the success while exploring of which is told when it was reached."""
     policy_file: FilePath | None = None

@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
+from embodied_rl.benchmarks import reward_comparison
 from embodied_rl.commands import bench
-from embodied_rl.critic.evaluation import reward_comparison
 from embodied_rl.schema import AlgoNode, BenchConfig, PolicyNode, SimNode
 from tests.benchmarks.__main__ import NAMES
 from tests.support.refusals import refuses

@@ -7,19 +7,18 @@ from types import SimpleNamespace
 
 import pytest
 
-from embodied_rl.cli.command import list_commands
-from embodied_rl.cli.run_command import freeze_command_config, load_preparation
-from embodied_rl.commands.preparation import compose_config
-from embodied_rl.critic.evaluation import reward_comparison
-from embodied_rl.critic.evaluation.reward_comparison import (
+from embodied_rl.benchmarks import arms
+from embodied_rl.benchmarks.arms import ArmRun, run_arms
+from embodied_rl.benchmarks.reward_comparison import (
     ARMS,
-    ArmRun,
     SuccessCurve,
     compare_arms,
     compare_rewards,
     list_runs,
-    run_arms,
 )
+from embodied_rl.cli.command import list_commands
+from embodied_rl.cli.run_command import freeze_command_config, load_preparation
+from embodied_rl.commands.preparation import compose_config
 from embodied_rl.reports.statistics import mean_interval, wilson_interval
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.schema import BenchConfig
@@ -66,9 +65,9 @@ def test_what_the_comparison_sets_is_refused(tmp_path: Path, typed: str) -> None
     config = replace(config, run=replace(config.run, overrides=(*TYPED, typed)))
     with refuses("key-set-by-command"):
         list_runs(config, tmp_path)
-    for arms, code in ((("sparse", "orcale"), "reward-arm-unknown"), (("oracle",), "reward-arm-missing")):
+    for names, code in ((("sparse", "orcale"), "reward-arm-unknown"), (("oracle",), "reward-arm-missing")):
         with refuses(code):
-            list_runs(replace(configure(*TYPED), arms=arms), tmp_path)
+            list_runs(replace(configure(*TYPED), arms=names), tmp_path)
 
 
 # -- runs -------------------------------------------------------------------------------------------------------------
@@ -103,7 +102,7 @@ def play(monkeypatch: pytest.MonkeyPatch, finish: bool = True) -> list[list[str]
                 make_folder(run, finished=True, words=words[3:])
         return SimpleNamespace(returncode=0 if finish else 3)
 
-    monkeypatch.setattr(reward_comparison.subprocess, "run", train)
+    monkeypatch.setattr(arms.subprocess, "run", train)
     return commands
 
 

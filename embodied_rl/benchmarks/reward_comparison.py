@@ -1,33 +1,29 @@
 """Comparison of rewards: success during training after equal numbers of decisions, and decisions to a target.
 
-The runs differ only in the reward, with the same seeds, and run sequentially. The series can be interrupted: finished
-runs are read, an unfinished one is resumed. Success is that of the training episodes, by the simulator's criterion.
+The runs differ only in the reward, with the same seeds; see `embodied_rl.benchmarks.arms`. Success is that of the
+training episodes, by the simulator's criterion.
 """
 
 import math
-import subprocess
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from embodied_rl.benchmarks.arms import ArmRun, list_shared, run_arms
 from embodied_rl.config.freeze import suggest_name
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.reports.statistics import Z95, mean_interval, wilson_interval
-from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runs.metrics_file import read_metrics
-from embodied_rl.schema import BenchConfig, TrainConfig
+from embodied_rl.schema import BenchConfig
 
 LATE = 1 / 3
 """The last part of the compared iterations, which "success" is of."""
 WINDOW = 5
 """Iterations whose episodes are pooled to say when a success rate was reached."""
-REPORT = "report.json"
-"""The file of a finished run."""
 SPARSE = "sparse"
 _ALL_SCORES = ("reward.wait_share=null", "reward.deadline=60")  # a busy machine must not decide which scores count
 ARMS: dict[str, tuple[str, ...]] = {
@@ -40,41 +36,6 @@ ARMS: dict[str, tuple[str, ...]] = {
 }
 """What each arm changes. "hackable" and "rises" have the same critic, which can be fooled, with the same weight: one
 shapes by it, the other pays its rises, which changes what is optimal."""
-
-
-@dataclass(frozen=True)
-class ArmRun:
-    """One training run of the comparison, in the folder `label` below the root of all runs.
-
-    `overrides` are those of its command, without the seed and the folder.
-    """
-
-    arm: str
-    seed: int
-    overrides: tuple[str, ...]
-    root: Path
-    label: str
-
-    def command(self, resumed: RunFolder | None) -> list[str]:
-        """Return the words of the command that starts the run, or continues it."""
-        where = [f"run.root={self.root}"]
-        if resumed is not None:
-            return ["train", f"resume={resumed.path}", *where]
-        return ["train", *self.overrides, f"seed={self.seed}", *where, f"run.experiment={self.label}"]
-
-    def find(self) -> RunFolder | None:
-        """Return the newest folder of this run or None; raise `UserError` if it was run with other settings."""
-        found = sorted((self.root / self.label).glob(f"*_s{self.seed}"))
-        if not found:
-            return None
-        folder = RunFolder(found[-1])
-        if (typed := folder.overrides()) != (wanted := tuple(self.command(None)[1:])):
-            differ = ", ".join(sorted(set(typed) ^ set(wanted)))
-            raise UserError(
-                f"{folder.path} was run with other settings ({differ}): take another folder with out=.",
-                code="run-of-other-settings",
-            )
-        return folder
 
 
 def list_runs(config: BenchConfig, root: Path) -> list[ArmRun]:
@@ -95,18 +56,7 @@ def list_runs(config: BenchConfig, root: Path) -> list[ArmRun]:
         raise UserError(
             f"arms: all others are compared with '{SPARSE}', so it has to be among them.", code="reward-arm-missing"
         )
-    own = {item.name for item in fields(BenchConfig)} - {item.name for item in fields(TrainConfig)}
-    shared: list[str] = []
-    for override in config.run.overrides:
-        key = override.lstrip("+~").partition("=")[0]
-        group = key.partition(".")[0]
-        if group == "reward" or key in ("train.iterations", "resume", "sim.progress"):
-            raise UserError(
-                f"{override}: the comparison sets this itself, for each arm; `decisions` says how long.",
-                code="key-set-by-command",
-            )
-        if key not in own and key != "seed" and group != "run":
-            shared.append(override)
+    shared = list_shared(config, groups=("reward",), keys=("train.iterations", "resume", "sim.progress"))
     iterations = math.ceil(config.decisions / (config.sim.num_envs * config.train.decisions))
     shared += [f"train.iterations={iterations}", "sim.progress=true"]
     return [
@@ -114,28 +64,6 @@ def list_runs(config: BenchConfig, root: Path) -> list[ArmRun]:
         for seed in range(config.seed, config.seed + config.seeds)
         for arm in config.arms
     ]
-
-
-def run_arms(runs: Sequence[ArmRun]) -> Iterator[tuple[ArmRun, RunFolder]]:
-    """Run what is missing, one after the other; yield each run with its folder as soon as it is finished.
-
-    Raises:
-        UserError: a run did not finish, or was run with other settings before.
-    """
-    for run in runs:
-        folder = run.find()
-        if folder is None or not (folder.path / REPORT).is_file():
-            started = folder is not None and any(folder.checkpoints.glob("[0-9]*"))
-            command = run.command(folder if started else None)
-            code = subprocess.run([sys.executable, "-m", "embodied_rl", *command], check=False).returncode
-            folder = run.find()
-            if folder is None or not (folder.path / REPORT).is_file():
-                raise UserError(
-                    f"The run of arm {run.arm}, seed {run.seed}, ended with code {code} and has not finished; see "
-                    "above. The same command once more goes on from there.",
-                    code="run-not-finished",
-                )
-        yield run, folder
 
 
 @dataclass(frozen=True)
