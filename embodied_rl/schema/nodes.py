@@ -174,7 +174,8 @@ class ReplayNode:
     root: FilePath | None = None
     """New folder for the experience of the run; null: the folder replay in the run folder."""
     preload: FilePath | None = None
-    """Offline experience: the folder replay of an earlier run, or of one replay storage. It is only read."""
+    """Offline experience: the folder replay of an earlier run, one replay storage, or a LeRobotDataset with rewards and
+    outcomes. It is only read."""
     capacity: int = at_least(1, 20_000)
     """Newest decisions that are kept, over all environments. Their space on the disk is reserved at the start."""
     collect: bool = True

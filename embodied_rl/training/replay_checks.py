@@ -60,7 +60,7 @@ def check_preload(config: TrainConfig, needs: Needs, spec: SimulatorSpec) -> Non
     embodiment = networks.fit_conditions(network, embodiment, needs.conditions, spec.instruction_length)
     expected = ReplayFormat.of_simulator(spec, 1, 2, embodiment.executed)
     noise = None if needs.start_noise is None else needs.start_noise.count_entries(network.spec)
-    storages = open_offline(Path(config.replay.preload))
+    storages = open_offline(Path(config.replay.preload), spec, pictures=False)
     if not any(storage.list_episodes() for storage in storages):
         raise UserError(
             f"replay.preload={config.replay.preload} holds no whole episode: one that ended in success or failure, or "

@@ -131,7 +131,7 @@ def assemble_parts(
     replay = None
     if method.needs.learns_from == "replay":
         own = experience.find_storage() if isinstance(experience, OwnExperience) else ReplayStorage(layout)
-        replay = open_replay(config, own, ranks, clear=resumed is None)
+        replay = open_replay(config, kind.spec, own, ranks, clear=resumed is None)
     distiller = make_distiller(config, kind.spec, method.needs, ranks)
     return Parts(
         config, folder, ranks, kind, method.needs, actor, kept, sharding, algorithm, distiller, experience, segments,
@@ -163,14 +163,14 @@ def make_replay_format(
     return ReplayFormat.of_simulator(spec, envs, capacity, executed, spare=spare, extra=extra)
 
 
-def open_replay(config: TrainConfig, own: ReplayStorage, ranks: Ranks, clear: bool) -> Replay:
+def open_replay(config: TrainConfig, spec: SimulatorSpec, own: ReplayStorage, ranks: Ranks, clear: bool) -> Replay:
     """Return the stored experience of a rank, whose rollouts are written to the storage `own`.
 
     With `clear` it is emptied: a run without a checkpoint may have been killed before its first one.
     """
     if clear:
         own.load({name: np.zeros_like(value) for name, value in own.state().items()})
-    offline = () if config.replay.preload is None else open_offline(Path(config.replay.preload))
+    offline = () if config.replay.preload is None else open_offline(Path(config.replay.preload), spec)
     return Replay(own, offline, ranks.rank, ranks.size, config.train.time_limit == "terminal")
 
 

@@ -1,5 +1,6 @@
 """Runs that learn from replay: what they store, and settings that are refused before anything starts."""
 
+import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -109,6 +110,28 @@ def test_a_run_learns_from_stored_episodes_alone(
     assert {row["update/episodes"] for row in rows} == {len(stored)} and rows[0]["update/loss"] > 0
     assert rows[-1]["total/decisions"] == 0 and "rollout/success" not in rows[-1] and "eval/success" in rows[-1]
     assert {path: path.read_bytes() for path in (tmp_path / "stored").rglob("*.*")} == before
+
+
+@pytest.mark.thorough
+def test_a_run_learns_from_a_dataset_alone(typed: Callable[..., Any], tmp_path: Path) -> None:
+    """With a critic that reads what the dataset holds."""
+    pytest.importorskip("pyarrow")
+    simulator = ("sim.image_size=16", "sim.horizon=12")
+    assert typed("collect", "expert", *simulator, "episodes=4", "format=lerobot", "images=png", "out=data")[0] == 0
+    words = (
+        "experiment=tabletop_offline", *simulator, "sim.num_envs=2", "policy.checkpoint=null", "policy.width=16",
+        "policy.layers=1", "policy.heads=2", "policy.stem_channels=8", "policy.keypoints=4", "policy.horizon=4",
+        "train.iterations=1", "train.eval_episodes=2", "train.final_episodes=2", "train.film=false", "algo.steps=2",
+        "algo.critic_steps=2", "plan.ranks=1", "replay.preload=data",
+    )  # fmt: skip
+    code, _, err = typed("train", *words)
+    assert code == 2 and "[privileged-state-missing]" in err
+    code, out, err = typed("train", *words, "policy.critic=prefix")
+    assert code == 0, err
+    assert "Offline: 4 episodes of data" in out
+    (row,) = figures(next((tmp_path / "runs").glob("*/*")))
+    frames = sum(json.loads(line)["steps"] for line in (tmp_path / "data" / "index.jsonl").read_text().splitlines())
+    assert (row["update/episodes"], row["update/rows"]) == (4, frames)
 
 
 def test_experience_of_another_robot_or_in_other_words_is_refused(typed: Callable[..., Any], tmp_path: Path) -> None:

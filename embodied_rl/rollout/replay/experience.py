@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from embodied_rl.interfaces.policy import Actor
-from embodied_rl.interfaces.sim import Array, Observation
+from embodied_rl.interfaces.sim import Array, Observation, SimulatorSpec
+from embodied_rl.rollout.replay.dataset_episodes import is_dataset, read_dataset
 from embodied_rl.rollout.replay.format import ReplayError, ReplayField, ReplayFormat
 from embodied_rl.rollout.replay.storage import ReplayStorage, StoredEpisode
 from embodied_rl.rollout.writer import WriterFactory
@@ -115,12 +116,14 @@ def list_stored(actor: Actor, names: Sequence[str]) -> dict[str, ReplayField]:
     return {f"trace/{n}": ReplayField(shape, str(kind).removeprefix("torch.")) for n, (shape, kind) in entries.items()}
 
 
-def open_offline(folder: Path) -> tuple[ReplayStorage, ...]:
-    """Open the storages of a folder for reading: of one storage, or of a run's, in the order of their names.
+def open_offline(folder: Path, spec: SimulatorSpec, pictures: bool = True) -> tuple[ReplayStorage, ...]:
+    """Open offline experience for reading: a LeRobotDataset, a storage, or those of a run in the order of their names.
 
     Raises:
-        ReplayError: there is none, or one is damaged or of another version.
+        ReplayError: there is none, or one is damaged or of another version; or see `read_dataset`.
     """
+    if is_dataset(folder):
+        return (read_dataset(folder, spec, pictures),)
     parts = sorted(folder.glob("collector_*")) if folder.is_dir() else []
     return tuple(map(ReplayStorage.open, parts or [folder]))
 

@@ -1,0 +1,91 @@
+"""LeRobotDatasets as offline experience: what they hold is what the simulator gave, and others are refused."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from embodied_rl.commands.collect import run
+from embodied_rl.interfaces.sim import SimulatorSpec
+from embodied_rl.rollout.replay import dataset_episodes
+from embodied_rl.rollout.replay.experience import open_offline
+from embodied_rl.runtime.simulators.kind import SimulatorKind
+from embodied_rl.schema import CollectConfig, SimNode
+from tests.support.refusals import refuses
+
+pytest.importorskip("pyarrow")
+SIM = SimNode("tabletop", options={"image_size": 16, "horizon": 12})
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset, and the same episodes in a replay storage beside it."""
+    root = tmp_path_factory.mktemp("collected")
+    for words in ({"format": "lerobot", "images": "png"}, {"format": "replay"}):
+        run(CollectConfig(SIM, episodes=4, out=str(root / words["format"]), **words))
+    return root
+
+
+@pytest.fixture
+def spec() -> SimulatorSpec:
+    return SimulatorKind.find(SIM).spec
+
+
+def test_it_holds_what_a_replay_storage_of_the_same_episodes_holds(folder: Path, spec: SimulatorSpec) -> None:
+    """But for privileged state, seeds, and why an episode ended."""
+    (storage,) = open_offline(folder / "lerobot", spec)
+    (stored,) = open_offline(folder / "replay", spec)
+    assert storage.format.privileged_names == ()
+    found, expected = [*storage.episodes()], [*stored.episodes()]
+    assert len(found) == len(expected) == 4
+    for mine, other in zip(found, expected, strict=True):
+        for name in ("executed", "reward", "success", "source", "steps"):
+            np.testing.assert_array_equal(getattr(mine, name), getattr(other, name), err_msg=name)
+        np.testing.assert_array_equal(mine.observation.state, other.observation.state)
+        np.testing.assert_array_equal(mine.observation.images["front"], other.observation.images["front"])
+        assert mine.observation.instruction == other.observation.instruction
+        assert mine.terminated.tolist() == [False] * (len(mine) - 1) + [True]
+    outcomes = [[each.success for each in part.list_episodes()] for part in (storage, stored)]
+    assert outcomes[0] == outcomes[1] and any(outcomes[0])
+
+
+def test_checks_read_no_pictures(folder: Path, spec: SimulatorSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    from embodied_rl.datasets.lerobot.dataset_reader import LeRobotDataset
+
+    monkeypatch.setattr(LeRobotDataset, "images", None)
+    (storage,) = open_offline(folder / "lerobot", spec, pictures=False)
+    assert len(storage.list_episodes()) == 4 and not next(storage.episodes()).observation.images["front"].any()
+
+
+def test_what_another_robot_did_is_refused(folder: Path, spec: SimulatorSpec) -> None:
+    camera = replace(spec.cameras[0], height=8)
+    others = {
+        "fps": replace(spec, control_hz=7.0),
+        "observation.state": replace(spec, state_names=("a", *spec.state_names[1:])),
+        "action": replace(spec, action_names=spec.action_names[::-1]),
+        f"camera {camera.name}": replace(spec, cameras=(camera, *spec.cameras[1:])),
+    }
+    for name, other in others.items():
+        with refuses("replay-robot-mismatch", "lerobot", name):
+            open_offline(folder / "lerobot", other)
+
+
+@pytest.mark.parametrize("column", ["next.reward", "next.success"])
+def test_demonstrations_without_outcomes_are_refused(
+    folder: Path, spec: SimulatorSpec, column: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from embodied_rl.datasets.lerobot.dataset_reader import LeRobotDataset
+
+    dataset = LeRobotDataset(folder / "lerobot")
+    dataset.info.features.pop(column)
+    with refuses("dataset-without-outcomes", column):
+        dataset_episodes.check_dataset(dataset, spec)
+
+
+def test_one_that_memory_does_not_hold_is_refused(
+    folder: Path, spec: SimulatorSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dataset_episodes, "find_machine_bytes", lambda: 10_000)
+    with refuses("dataset-too-large", "lerobot"):
+        open_offline(folder / "lerobot", spec)
