@@ -22,6 +22,7 @@ from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runtime.ranks.collective import Ranks
 from embodied_rl.schema import TrainConfig
 from embodied_rl.training.algorithms.batch import as_batch
+from embodied_rl.training.algorithms.recap import POSITIVE
 from embodied_rl.training.loop import evaluate_before
 from embodied_rl.training.planner.plan_selection import resolve_plan
 from embodied_rl.training.run_parts import assemble_parts
@@ -127,3 +128,35 @@ def test_what_a_human_did_is_kept_and_not_learnt_from(tmp_path: Path) -> None:
         assert torch.equal(rollout["learnt"], executed & (rollout["source"] == int(Source.POLICY)))
         alone = (rollout["source"] == int(Source.HUMAN)).all(-1)
         assert alone.any() and not rollout["learnt"][alone].any()
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(("name", "length"), [("dsrl", "algo.updates=3"), ("recap", "algo.steps=3")])
+def test_methods_on_replay_store_who_acted_and_learn_what_a_human_did(name: str, length: str, tmp_path: Path) -> None:
+    """RECAP labels every decision that a human took part in as positive."""
+    command = list_commands()["train"]
+    told = (
+        *(word for word in SMALL if not word.startswith(("sim.", "algo.", "policy.critic"))), "train.decisions=30",
+        "train.iterations=2", "sim=robot", "sim.human=scripted", "+sim.simulated={progress: true}", f"algo={name}",
+        length, "policy.critic=prefix",
+    )  # fmt: skip
+    config = run_command.freeze_command_config(command, compose_config(command.config, told, command.values), told)
+    config = run_command.load_preparation(command).check(config)[0]
+    parts = assemble_parts(resolve_plan(config)[0], RunFolder.create(tmp_path, "test", 0), Ranks())
+    try:
+        trainer, replay = Trainer(parts), parts.replay
+        figures = [trainer.step() for _ in range(2)]
+        assert replay is not None and figures[1]["update/steps"] == 3
+        where = replay.list_decisions(0, replay.list_episodes(0))
+        sources = replay.read_field("source", where)
+        helped = (sources == int(Source.HUMAN)).any(axis=1)
+        assert helped.any() and (sources == int(Source.POLICY)).any()
+        _, chunks, learned = replay.read_chunks(where[helped], sources.shape[1])
+        assert (learned == int(Source.HUMAN)).any() and np.isfinite(chunks).all()
+        if name == "recap":
+            algorithm: Any = parts.algorithm
+            chosen, _ = algorithm.weigh(replay, 2)
+            labels = {tuple(row): label for row, label in zip(chosen.where.tolist(), chosen.condition, strict=True)}
+            assert {labels[tuple(row)] for row in where[helped].tolist()} == {POSITIVE}
+    finally:
+        parts.close()
