@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from embodied_rl.actors.learning.memory_budget import find_machine_bytes, format_bytes
+from embodied_rl.datasets.lerobot.info import ACTION, INFO, REWARD, SOURCE, STATE, SUCCESS
 from embodied_rl.interfaces.sim import Array, Camera, Episode, Observation, SimulatorSpec, Source, StepResult
 from embodied_rl.rollout.replay.format import ReplayError, ReplayFormat
 from embodied_rl.rollout.replay.storage import ReplayStorage
@@ -15,12 +16,10 @@ from embodied_rl.rollout.replay.storage import ReplayStorage
 if TYPE_CHECKING:
     from embodied_rl.datasets.lerobot.dataset_reader import LeRobotDataset
 
-STATE, ACTION, REWARD, SUCCESS, SOURCE = "observation.state", "action", "next.reward", "next.success", "source"
-
 
 def is_dataset(folder: Path) -> bool:
     """Return whether a folder holds a LeRobotDataset."""
-    return (folder / "meta" / "info.json").is_file()
+    return (folder / INFO).is_file()
 
 
 def read_dataset(folder: Path, spec: SimulatorSpec, pictures: bool = True) -> ReplayStorage:
@@ -91,6 +90,25 @@ def check_dataset(dataset: "LeRobotDataset", spec: SimulatorSpec) -> None:
             )
 
 
+def check_values(dataset: "LeRobotDataset", rows: Array, columns: dict[str, Array], sources: Array) -> None:
+    """Check that the frames `rows` hold finite numbers, a reward and an outcome each, and known sources.
+
+    Raises:
+        ReplayError: they do not; the message names the feature and the first frame.
+    """
+    one = {name: columns[name].shape[1] == 1 for name in (REWARD, SUCCESS)} | {SOURCE: sources.shape[1] == 1}
+    for name, values in (columns | {SOURCE: sources}).items():
+        good = np.isfinite(values).all(axis=1) & one.get(name, True)
+        if name == SOURCE:
+            good &= np.isin(values, [*map(int, Source)]).all(axis=1)
+        if not good.all():
+            raise ReplayError(
+                f"{dataset.folder}: {name} of frame {rows[~good][0]} is {values[~good][0].tolist()}, which is not what "
+                "replay can hold: finite numbers, one reward and outcome, and a known source.",
+                code="dataset-value-invalid",
+            )
+
+
 def write_rows(
     storage: ReplayStorage, dataset: "LeRobotDataset", rows: Array, images: dict[str, Array], spec: SimulatorSpec
 ) -> None:
@@ -99,7 +117,8 @@ def write_rows(
     texts = [dataset.tasks[index] for index in dataset.column("task_index", rows).ravel().tolist()]
     sources = np.full((len(rows), 1), Source.POLICY, np.uint8)
     if SOURCE in dataset.info.features:
-        sources = dataset.column(SOURCE, rows).reshape(-1, 1).astype(np.uint8)
+        sources = dataset.column(SOURCE, rows).reshape(len(rows), -1)
+    check_values(dataset, rows, columns, sources)
     seen = Observation(images, columns[STATE].astype(np.float32), tuple(texts))
     actions = columns[ACTION].astype(np.float32)[:, None]
     last = np.arange(len(rows)) == len(rows) - 1
@@ -108,7 +127,7 @@ def write_rows(
         success=columns[SUCCESS].astype(bool),
         steps=np.ones(len(rows), np.int64),
         executed=actions,
-        source=sources,
+        source=sources.astype(np.uint8),
         terminated=last,
         truncated=np.zeros(len(rows), bool),
         observation=seen,

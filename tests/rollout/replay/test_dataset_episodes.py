@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from embodied_rl.commands.collect import run
-from embodied_rl.interfaces.sim import SimulatorSpec
+from embodied_rl.interfaces.sim import Array, SimulatorSpec
 from embodied_rl.rollout.replay import dataset_episodes
 from embodied_rl.rollout.replay.experience import open_offline
 from embodied_rl.runtime.simulators.kind import SimulatorKind
@@ -72,15 +72,36 @@ def test_what_another_robot_did_is_refused(folder: Path, spec: SimulatorSpec) ->
 
 
 @pytest.mark.parametrize("column", ["next.reward", "next.success"])
-def test_demonstrations_without_outcomes_are_refused(
-    folder: Path, spec: SimulatorSpec, column: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_demonstrations_without_outcomes_are_refused(folder: Path, spec: SimulatorSpec, column: str) -> None:
     from embodied_rl.datasets.lerobot.dataset_reader import LeRobotDataset
 
     dataset = LeRobotDataset(folder / "lerobot")
     dataset.info.features.pop(column)
     with refuses("dataset-without-outcomes", column):
         dataset_episodes.check_dataset(dataset, spec)
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [("action", np.nan), ("observation.state", np.inf), ("next.reward", np.nan), ("source", 9), ("source", -1)],
+)
+def test_values_that_mean_nothing_are_refused(
+    folder: Path, spec: SimulatorSpec, column: str, value: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By their feature and the first frame."""
+    from embodied_rl.datasets.lerobot.dataset_reader import LeRobotDataset
+
+    read = LeRobotDataset.column
+
+    def spoil(dataset: LeRobotDataset, name: str, rows: Array) -> Array:
+        values = read(dataset, name, rows)
+        values = values.astype(np.int64) if name == "source" else values
+        values[np.asarray(rows) == 3] = value if name == column else values[np.asarray(rows) == 3]
+        return values
+
+    monkeypatch.setattr(LeRobotDataset, "column", spoil)
+    with refuses("dataset-value-invalid", column, "frame 3"):
+        open_offline(folder / "lerobot", spec, pictures=False)
 
 
 def test_one_that_memory_does_not_hold_is_refused(
