@@ -38,12 +38,12 @@ def autocast_method(method: Callable[..., Result]) -> Callable[..., Result]:
     """Make a method of an actor compute matrix products in bfloat16 if `actor.autocast` is set (`torch.autocast`).
 
     Acting, values and evaluation are all wrapped: otherwise an update would start from other log-probabilities than
-    its rollout.
+    its rollout. On the meta device, where only shapes are computed, torch knows no autocast.
     """
 
     @wraps(method)
     def cast(actor: Any, *args: Any, **kwargs: Any) -> Result:
-        if not actor.autocast:
+        if not actor.autocast or actor.device.type == "meta":
             return method(actor, *args, **kwargs)
         with torch.autocast(actor.device.type, torch.bfloat16):
             return method(actor, *args, **kwargs)

@@ -42,7 +42,7 @@ class DeviceMemory:
     def describe(self) -> str:
         """Return a line about micro-batch and memory for the user."""
         rows = f"micro-batches of {self.micro_batch} of {self.minibatch} rows"
-        return f"{rows}, at most {format_bytes(self.peak)} of the {format_bytes(self.free)} that a rank may take"
+        return f"{rows}, about {format_bytes(self.peak)} of the {format_bytes(self.free)} that a rank may take"
 
 
 def measure_device(

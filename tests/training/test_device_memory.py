@@ -78,7 +78,7 @@ def counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def read_memory(text: str) -> tuple[int, int, float, float]:
     """Return micro-batch, minibatch, peak and budget, in GB, of the line about the device."""
     words = " ".join(text.split())
-    found = re.search(r"micro-batches of (\d+) of (\d+) rows, at most ([\d.]+) GB of the ([\d.]+) GB", words)
+    found = re.search(r"micro-batches of (\d+) of (\d+) rows, about ([\d.]+) GB of the ([\d.]+) GB", words)
     assert found, text
     return int(found[1]), int(found[2]), float(found[3]), float(found[4])
 
@@ -170,6 +170,18 @@ def test_a_run_that_does_not_fit_is_refused_with_settings_that_do(
     a_gpu(gigabytes)
     code, _, err = typed("train", *FULL_SIZE, *words, "--dry-run")
     assert code == 2 and named in err and "policy.device=cuda" in err, err
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("method", ["filtered", "awr", "recap", "nft", "dsrl", "sac"])
+def test_every_method_is_counted_on_a_gpu(
+    typed: Callable[..., Any], a_gpu: Callable[[float], None], method: str
+) -> None:
+    """The replay storage of `sac` also holds an entry of the trace, whose shape is computed under autocast."""
+    a_gpu(10)
+    words = ("algo=dsrl", "algo.variant=sac") if method == "sac" else (f"algo={method}",)
+    code, out, err = typed("train", "experiment=demo", *words, "plan=colocated", "plan.ranks=1", "--dry-run")
+    assert code == 0 and "device      cuda (a stand-in)" in out, err
 
 
 def test_a_run_stores_its_choice_and_continues_where_no_gpu_is(
