@@ -77,6 +77,8 @@ class DSRLConfig:
     """learning rate of the critics."""
     gamma: float = at_least(0, 0.994, at_most=1)
     """discount per control step."""
+    n_step: int = at_least(1, 1)
+    """chunks whose rewards a target of the critics sums before it bootstraps, as they were when they were stored."""
     tau: float = at_least(0, 0.005, at_most=1)
     """part of the critics that their targets take over in each optimiser step."""
     temperature: float = at_least(1e-8, 0.1)
@@ -189,7 +191,7 @@ class DSRL:
 
     def update(self, replay: Replay, iteration: int) -> dict[str, float]:
         """Learn from decisions of all stored episodes; return figures for the log."""
-        known = find_transitions(replay, self.actor.embodiment.executed, self.config.gamma)
+        known = find_transitions(replay, self.actor.embodiment.executed, self.config.gamma, self.config.n_step)
         known = known if self._aliased else known.select(np.flatnonzero(~known.human))
         shares, share = count_shares(known.where, self.config.offline_share, self.ranks)
         mixed = (self.seed * 1_000_003 + iteration) * 257 + self.ranks.rank

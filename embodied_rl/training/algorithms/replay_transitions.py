@@ -22,8 +22,9 @@ class Transitions:
     """Decisions to learn from, on the host.
 
     Attributes:
-        where: int64 [B, 3], see `Replay`. following: int64 [B, 3], the row after the chunk; `where` if it is not read.
-        reward: float32 [B], discounted within the chunk.
+        where: int64 [B, 3], see `Replay`.
+        following: int64 [B, 3], the row after the last chunk; its own row if that is not read.
+        reward: float32 [B], discounted over the chunks.
         discount: float32 [B], of the value of `following`; 0 if the task ended.
         actions: float32 [B, Hx, A] in the simulator's units.
         human: bool [B], whether a human chose a part of it.
@@ -69,10 +70,13 @@ class RowTable:
         return {name: table[rows.to(table.device)] for name, table in self._tensors.items()}
 
 
-def find_transitions(replay: Replay, executed: int, gamma: float) -> Transitions:
-    """Return the decisions of all whole episodes of a rank, with what was executed in Hx = `executed` control steps."""
+def find_transitions(replay: Replay, executed: int, gamma: float, n: int = 1) -> Transitions:
+    """Return the decisions of all whole episodes of a rank, with what was executed in Hx = `executed` control steps.
+
+    Rewards are those of n chunks, see `sum_rewards`.
+    """
     parts = [
-        read_transitions(replay, replay.list_decisions(number, [episode]), executed, gamma)
+        read_transitions(replay, replay.list_decisions(number, [episode]), executed, gamma, n)
         for number in range(len(replay.storages))
         for episode in replay.list_episodes(number)
     ]
@@ -83,10 +87,10 @@ def find_transitions(replay: Replay, executed: int, gamma: float) -> Transitions
     return Transitions(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in vars(parts[0])})
 
 
-def read_transitions(replay: Replay, where: Array, executed: int, gamma: float) -> Transitions:
+def read_transitions(replay: Replay, where: Array, executed: int, gamma: float, n: int = 1) -> Transitions:
     """Return the decisions of a whole episode, int64 [B, 3] in order, with chunks of up to Hx = `executed` steps.
 
-    Shorter stored chunks are joined as long as they fit.
+    Shorter stored chunks are joined as long as they fit. Rewards are those of n chunks, see `sum_rewards`.
     """
     field = {
         name: replay.read_field(name, where)
@@ -108,6 +112,34 @@ def read_transitions(replay: Replay, where: Array, executed: int, gamma: float) 
     following = np.where(ended[:, None], where, replay.find_following(where[last]))
     discount = np.where(ended, 0, gamma ** (ends[last] - begin))
     human = (played & (field["source"][used][at] == Source.HUMAN)).any(axis=1)
+    reward, discount, origin = sum_rewards(reward, discount, last + 1, n)
     return Transitions(
-        where, following, reward.astype(np.float32), discount.astype(np.float32), actions.astype(np.float32), human
+        where,
+        following[origin],
+        reward.astype(np.float32),
+        discount.astype(np.float32),
+        actions.astype(np.float32),
+        human,
     )
+
+
+def sum_rewards(reward: Array, discount: Array, after: Array, n: int) -> tuple[Array, Array, Array]:
+    """Sum the discounted rewards of n consecutive chunks of an episode, or of those until its end (n-step returns).
+
+    What the policy chose then stays as it was: the returns are not corrected for a policy that has changed since.
+
+    Args:
+        reward, discount: float [B], of each chunk alone; a discount of 0 ends the episode.
+        after: int64 [B], the decision that follows each chunk; B where none does.
+        n: number of chunks, at least 1.
+
+    Returns:
+        Reward and discount [B], and the decision [B] whose chunk is the last of the n.
+    """
+    total, product, origin = reward.copy(), discount.copy(), np.arange(len(reward))
+    for _ in range(n - 1):
+        going = np.flatnonzero(after[origin] < len(reward))
+        origin[going] = after[origin[going]]
+        total[going] += product[going] * reward[origin[going]]
+        product[going] *= discount[origin[going]]
+    return total, product, origin

@@ -106,32 +106,37 @@ def test_no_bit_of_the_network_changes(critic: str) -> None:
     assert first.shape[1] == 16 + (critic == "privileged") + 1
 
 
+@pytest.mark.parametrize("n", [1, 2, 3])
 @pytest.mark.parametrize("terminal", [False, True])
-def test_transitions_are_those_of_a_loop(terminal: bool) -> None:
+def test_transitions_are_those_of_a_loop(terminal: bool, n: int) -> None:
     """Of invented episodes of either end, with partial chunks."""
     storage, rng, gamma = ReplayStorage(layout(60, tracks=2)), np.random.default_rng(0), 0.9
     script = Script(storage)
     for _ in range(25):
         script.step(rng)
-    replay, rows, ends = Replay(storage, ends_at_time_limit=terminal), script.expected(), set()
+    replay, rows, ends, counts = Replay(storage, ends_at_time_limit=terminal), script.expected(), set(), set()
     for episode in storage.list_episodes():
         where = replay.list_decisions(0, [episode])
-        found = read_transitions(replay, where, 4, gamma)
+        found = read_transitions(replay, where, 4, gamma, n)
         joined = _join(rows, episode.episode, len(where), 4)
-        for number, (first, last, reward, count) in enumerate(joined):
-            row = rows[episode.episode, last]
-            over = bool(row["terminated"] or (row["truncated"] and terminal))
+        for number, (first, _, _, executed) in enumerate(joined):
+            rewards, chunks, following, over = list[float](), 0, number, False
+            while chunks < n and following < len(joined) and not over:
+                _, last, reward, _ = joined[following]
+                row, rewards, chunks, following = rows[episode.episode, last], rewards + reward, chunks + 1, last + 1
+                over = bool(row["terminated"] or (row["truncated"] and terminal))
             ends.add((bool(row["terminated"]), bool(row["truncated"])))
-            expected = sum(gamma**j * float(each) for j, each in enumerate(reward))
+            counts.add(chunks)
+            expected = sum(gamma**j * float(each) for j, each in enumerate(rewards))
             assert found.reward[number] == pytest.approx(expected, rel=1e-6)
-            assert found.discount[number] == pytest.approx(0 if over else gamma**count, rel=1e-6)
+            assert found.discount[number] == pytest.approx(0 if over else gamma ** len(rewards), rel=1e-6)
             if not over:
                 seen = replay.read_observation(found.following[number : number + 1])
                 assert np.array_equal(seen.state, row["next"].state)
             chunk = found.actions[number]
-            assert np.array_equal(chunk[count:], first["action"][count:]), "chosen, but not executed"
+            assert np.array_equal(chunk[executed:], first["action"][executed:]), "chosen, but not executed"
             assert np.array_equal(chunk[: first["steps"]], first["executed"][: first["steps"]])
-    assert len(ends) == 3
+    assert len(ends) == 3 and counts == set(range(1, n + 1))
 
 
 def _join(rows: dict, episode: int, length: int, most: int) -> list[tuple[dict, int, list, int]]:
