@@ -140,7 +140,8 @@ class AttendedEpisodes:
             time.sleep(LOOKING_S)
         raise UserError(
             f"The scene was not set up within {self._wait_s:g} s. Give more time, sim.attend=<seconds>, or go on with "
-            "resume."
+            "resume.",
+            code="scene-not-set-up",
         )
 
 

@@ -17,11 +17,11 @@ from embodied_rl.deployment.execution.tick import ExecutedStep, Mode
 from embodied_rl.deployment.robots.description import OperatorTopics
 from embodied_rl.deployment.robots.reading import load_robot
 from embodied_rl.deployment.transport.in_process import Bus, InProcessTransport
-from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Source
 from embodied_rl.robot_simulator import episode_control
 from embodied_rl.robot_simulator.episode_control import AttendedEpisodes, EpisodeOperator
 from embodied_rl.robot_simulator.link import EndedStep, OfferedChunks
+from tests.support.refusals import refuses
 
 JOY, BOOL = "sensor_msgs/msg/Joy", "std_msgs/msg/Bool"
 BUTTON = OperatorTopics(teleop="/teleop", label="/label", device=OperatorDevice(run=0))
@@ -82,7 +82,7 @@ def test_a_press_of_before_does_not_count(make_scene: Callable[[OperatorTopics],
     scene.press(False)
     scene.press(True)
     scene.operator.request_mode(Mode.RUN)
-    with pytest.raises(UserError, match="The scene was not set up"):
+    with refuses("scene-not-set-up", "sim.attend"):
         scene.episodes.wait("push it")
 
 
@@ -98,7 +98,7 @@ def test_a_switch_that_is_taken_hold_of_counts_by_the_operators_clock(
 def test_a_switch_that_was_held_is_let_go_of_first(make_scene: Callable[[OperatorTopics], Scene]) -> None:
     scene = make_scene(SWITCH)
     scene.hold(True)
-    with pytest.raises(UserError, match="The scene was not set up"):
+    with refuses("scene-not-set-up", "sim.attend"):
         scene.episodes.wait("push it")
     scene.now_s += 1.0  # it fell silent, which is a release
     scene.acts = [lambda: scene.hold(True)]
@@ -121,7 +121,7 @@ def test_operator_input_is_read_under_its_lock(
             return getattr(self._parser, name)
 
     scene.operator._parser = LockedParser(scene.operator._parser)  # type: ignore[assignment]
-    with pytest.raises(UserError, match="The scene was not set up"):
+    with refuses("scene-not-set-up", "sim.attend"):
         scene.episodes.wait("push it")
 
 

@@ -111,7 +111,7 @@ def test_a_missing_extra_is_named_with_its_remedy(
 
 def test_ros_security_is_refused_in_words(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROS_SECURITY_ENABLE", "true")
-    assert "ROS_SECURITY_ENABLE is set" in refuse(capsys)
+    assert "[ros-security-unsupported]" in refuse(capsys)
 
 
 def test_a_film_that_cannot_be_written_is_refused_before_it_is_taken(
