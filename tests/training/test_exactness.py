@@ -22,6 +22,7 @@ def test_the_same_seed_twice(reference: Path, tmp_path: Path) -> None:
 REPLAY = ("algo.steps=6", "algo.check_every=2", "algo.held_out=0.3")
 KINDS = {
     "grpo": ("algo=grpo", "algo.group_size=4", "algo.minibatch=16"),
+    "grpo, waiting": ("algo=grpo", "algo.group_size=4", "algo.dynamic_sampling=3", "checkpoint.every=1"),
     "nft": ("algo=nft", "algo.minibatch=16"),
     "noise, prefix critic": ("algo=flow_noise", "policy.critic=prefix", "algo.entropy=0.01"),
     "full chain, expert critic": (
