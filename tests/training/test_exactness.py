@@ -37,6 +37,7 @@ KINDS = {
     "replay, no checkpoint yet": ("algo=filtered", *REPLAY, "checkpoint.every=10", "train.eval_every=0"),
     "start noise": ("algo=dsrl", "algo.updates=3", "algo.hidden=16"),
     "start noise, stored": ("algo=dsrl", "algo.variant=sac", "algo.updates=3", "policy.critic=prefix"),
+    "learning progress": ("curriculum=learning_progress", "curriculum.rate=0.5"),
     "curriculum": ("curriculum=success_rate", "curriculum.rate=0.5"),
     "frozen perception, slices": ("policy.freeze_perception=true", "plan.slices=2", "algo.critic_replay=2"),
 }  # fmt: skip
