@@ -6,9 +6,10 @@ far, which the simulator executes again (`Episode.history`): a few hundred bytes
 give equal bits. In groups all episodes begin in the same state, so they are compared from there on, as in VinePPO
 (arXiv:2410.01679).
 
-An environment remembers the last failure of its own, and a group those of its environments, so starts depend neither on
-timing nor on the number of ranks and simulators. Left out: a choice of starts by their success (Florensa), which takes
-several episodes from each; and starts from successes.
+An environment remembers the last failure of an episode of its own that began at its beginning, until an episode that
+began late from it fails, too: what nothing leads out of is not repeated. A group draws from the failures of its
+environments. So starts depend neither on timing nor on the number of ranks and simulators. Left out: a choice of starts
+by their rate of success (Florensa), which takes several episodes from each; and starts from successes.
 
 Shapes: N environments, n of a call, D decisions of the longest episode, H executed actions, A action dimensions.
 """
@@ -90,9 +91,13 @@ class LateStarts:
         self._length[columns] += 1
 
     def end(self, column: int, episode: Episode, success: bool) -> None:
-        """Note that an environment's episode ended, after its last chunk; remember a failure that was long enough."""
+        """Note that an environment's episode ended, after its last chunk; remember or forget a failure."""
         until = int(self._length[column]) - self._settings.decisions
-        if not success and until > 0:
+        if success:
+            return
+        if episode.history is not None:
+            self._until[column] *= episode.seed != self._seed[column]
+        elif until > 0:
             self._failed[column], self._until[column] = self._actions[column], until
             self._task[column], self._seed[column] = episode.task, episode.seed
 
