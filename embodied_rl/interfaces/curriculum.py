@@ -20,6 +20,7 @@ class EpisodeRecord:
         success_at_end: whether the goal held after the last step.
         steps: number of control steps.
         reward: sum of its rewards.
+        late: whether it began in mid-episode (`Episode.history`); curricula do not get such episodes.
     """
 
     index: int
@@ -30,6 +31,7 @@ class EpisodeRecord:
     success_at_end: bool
     steps: int
     reward: float
+    late: bool = False
 
 
 class Curriculum(Protocol):

@@ -41,6 +41,9 @@ class Episode:
         split: "train", or the name of a held-out split in `SimulatorSpec.splits`.
         final_picture: render the last observation even if the episode terminates. Training does not need this image, so
             it is rendered only on request, for example for a judge of success.
+        history: float32 [d, H, A], the first d chunks that were executed in an episode of this task and seed, or None.
+            The simulator executes them, without pictures, before the first observation, so that the episode begins
+            in mid-episode, with so much less time. Only where `SimulatorSpec.can_replay`.
     """
 
     index: int
@@ -50,6 +53,7 @@ class Episode:
     group: int = -1
     split: str = "train"
     final_picture: bool = False
+    history: Array | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -92,6 +96,7 @@ class SimulatorSpec:
         privileged_names: names of the P entries of `Observation.privileged`; may be empty.
         device: device of the observations: "cpu", or a CUDA device for a GPU simulator in this process.
         can_snapshot: whether `snapshot` and `restore` work; exact resume needs them.
+        can_replay: whether `Episode.history` works, and leads to the bits of the episode that it is of.
         final_observation: "exact", or "previous" if the simulator resets an environment within the step that ends its
             episode: then the final observation is the one before that step, and a truncation bootstraps from it.
         reports_progress: whether observations hold `Observation.progress`.
@@ -119,6 +124,7 @@ class SimulatorSpec:
     privileged_names: tuple[str, ...] = ()
     device: str = "cpu"
     can_snapshot: bool = False
+    can_replay: bool = False
     final_observation: Literal["exact", "previous"] = "exact"
     seeded: bool = True
     reports_progress: bool = False

@@ -97,7 +97,9 @@ def describe_robot(config: RobotSimulatorConfig) -> SimulatorSpec:
                 "control_hz differ. Give sim.simulated the keys that the robot's file was made for.",
                 code="robot-simulator-mismatch",
             )
-        return replace(spec, privileged_names=(), can_snapshot=False, reports_progress=False, device="cpu")
+        return replace(
+            spec, privileged_names=(), can_snapshot=False, can_replay=False, reports_progress=False, device="cpu"
+        )
     hold = tuple(min(max(0.0, low), high) for low, high in zip(body.action_low, body.action_high, strict=True))
     still = all(entry.kind != "position" or entry.keeps for entry in robot.actions)
     return SimulatorSpec(

@@ -101,7 +101,7 @@ class Collector:
         self.writers = tuple(writers)
         self._writers = [rollout, *writers]
         pictured = any(writer.final_pictures for writer in self._writers)
-        self._envs = Environments(sampler, env_offset + np.arange(envs), total, seed, pictured)
+        self._envs = Environments(sampler, env_offset + np.arange(envs), total, seed, pictured, rollout.executed)
         self._queue = ActionQueue(spec, envs, rollout.delay)
         columns = np.split(np.arange(envs), len(handles))
         self._parts = [HandlePart(handle, mine) for handle, mine in zip(handles, columns, strict=True)]

@@ -17,6 +17,7 @@ CURRICULA = {
     "uniform": "embodied_rl.rollout.curricula:Uniform",
     "weighted": "embodied_rl.rollout.curricula:Weighted",
     "success_rate": "embodied_rl.rollout.curricula:SuccessRate",
+    "learning_progress": "embodied_rl.rollout.curricula:LearningProgress",
 }
 
 
@@ -140,3 +141,69 @@ class SuccessRate(Curriculum):
     def load(self, state: Mapping[str, Array]) -> None:
         """Restore the running means that `state` returned."""
         self._success[:] = state["success"]
+
+
+@dataclass(frozen=True)
+class LearningProgressConfig:
+    """The settings of `LearningProgress`."""
+
+    uniform_share: float = 0.2
+    """share of uniform draws, so that no task is forgotten; above 0, at most 1."""
+    rate: float = 0.05
+    """share of a new episode in a task's running means, which thus look back about 1 / rate episodes; in (0, 1]."""
+
+
+class LearningProgress(Curriculum):
+    """Draw tasks more often whose success changes, in either direction: what is being learned, or forgotten.
+
+    The absolute learning progress of Portelas et al. (2019, arXiv:1910.07224), measured as in Kanitscheider et al.
+    (2021, arXiv:2106.14876) by a fast and a slow running mean of success, the slow one a running mean of the fast one:
+
+        fast ← fast + r (success − fast), then slow ← slow + r (fast − slow), r = max(rate, 1/n) at its n-th episode
+        share of draws = u × uniform + (1 − u) × (uniform weight × |fast − slow|, normalised), u = uniform_share
+
+    So the first 1 / rate episodes of a task count alike, and neither mean has a start value that looks like progress.
+    Draws are uniform while no task has progress. Left out are the Gaussian mixture over parameters of tasks (Portelas),
+    and the higher weight of rare successes and the bound on the largest share (Kanitscheider). Chance alone moves the
+    means, most at p = 1/2: a lower rate has less of it.
+
+    Raises:
+        UserError: uniform_share or rate is out of bounds.
+    """
+
+    Config = LearningProgressConfig
+
+    def __init__(self, config: LearningProgressConfig, spec: SimulatorSpec) -> None:
+        for name, value in {"uniform_share": config.uniform_share, "rate": config.rate}.items():
+            if not 0 < value <= 1:
+                message = f"curriculum.{name} must be above 0 and at most 1, not {value}."
+                raise UserError(message, code="curriculum-setting-invalid")
+        uniform = make_uniform_weights(spec)
+        self.config, self._uniform = config, uniform / uniform.sum()
+        self._fast, self._slow = np.zeros(len(uniform)), np.zeros(len(uniform))
+        self._episodes = np.zeros(len(uniform), np.int64)
+
+    def weights(self) -> NDArray[np.float64]:
+        """Return the weights, float64 [tasks]; they add up to 1."""
+        progress = self._uniform * np.abs(self._fast - self._slow)
+        if not progress.any():
+            return self._uniform
+        share = self.config.uniform_share
+        return share * self._uniform + (1 - share) * progress / progress.sum()
+
+    def update(self, finished: Sequence[EpisodeRecord]) -> None:
+        """Update the running means with the finished episodes, one by one."""
+        for record in finished:
+            task = record.task
+            self._episodes[task] += 1
+            rate = max(self.config.rate, 1 / self._episodes[task])
+            self._fast[task] += rate * (record.success_once - self._fast[task])
+            self._slow[task] += rate * (self._fast[task] - self._slow[task])
+
+    def state(self) -> dict[str, Array]:
+        """Return copies of the running means and of the numbers of episodes."""
+        return {"fast": self._fast.copy(), "slow": self._slow.copy(), "episodes": self._episodes.copy()}
+
+    def load(self, state: Mapping[str, Array]) -> None:
+        """Restore what `state` returned."""
+        self._fast[:], self._slow[:], self._episodes[:] = state["fast"], state["slow"], state["episodes"]

@@ -30,6 +30,7 @@ class Environments:
         sampler: index → episode.
         numbers: int64 [N], numbers of these environments among all `total` environments of a run.
         final_pictures: whether simulators draw the last observation of every episode.
+        executed: Hx, for late starts.
 
     Attributes:
         active: bool [N], false while parked.
@@ -37,7 +38,13 @@ class Environments:
     """
 
     def __init__(
-        self, sampler: EpisodeSampler, numbers: Array, total: int, seed: int, final_pictures: bool = False
+        self,
+        sampler: EpisodeSampler,
+        numbers: Array,
+        total: int,
+        seed: int,
+        final_pictures: bool = False,
+        executed: int = 1,
     ) -> None:
         self._sampler, self._numbers, self._total, self._seed = sampler, numbers, total, seed
         self._final_pictures = final_pictures
@@ -51,6 +58,7 @@ class Environments:
         self._success = np.zeros(size, bool)
         self._episodes = [sampler.begin(self._index(column)) for column in range(size)]
         self._next: dict[int, Episode] = {}
+        self._late = sampler.make_late_starts(size, executed)
 
     def begin_rollout(self) -> None:
         """Prepare for a new rollout: drop next episodes that were drawn, because weights may have changed."""
@@ -69,8 +77,16 @@ class Environments:
         """Return the episodes that the environments run next if they begin them in this rollout."""
         for column in columns.tolist():
             if column not in self._next:  # drawn once for all chunks of an episode
-                self._next[column] = self._sampler.episode(self._index(column, 1))
+                self._next[column] = self._choose_start(column, self._sampler.episode(self._index(column, 1)))
         return [self._with_pictures(self._next[column]) for column in columns.tolist()]
+
+    def _choose_start(self, column: int, episode: Episode) -> Episode:
+        """Return the episode as it begins in an environment, which may be in mid-episode."""
+        return (
+            episode
+            if self._late is None
+            else self._late.choose(column, episode, self._sampler.draw_late_start(episode.group))
+        )
 
     def _with_pictures(self, episode: Episode) -> Episode:
         """Return the episode as it is sent to simulators, with `final_picture` set where pictures are needed."""
@@ -84,9 +100,11 @@ class Environments:
     def advance(self, columns: Array) -> None:
         """Move the environments to their next episode."""
         self._finished[columns] += 1
-        for column in columns:
-            self._episodes[column] = self._sampler.begin(self._index(column))
-            self._next.pop(int(column), None)
+        for column in columns.tolist():
+            begun, drawn = self._sampler.begin(self._index(column)), self._next.pop(column, None)
+            self._episodes[column] = drawn or self._choose_start(column, begun)
+            if self._late is not None:
+                self._late.begin(column, self._episodes[column])
         for array in (self._decision, self._steps, self._reward, self._success):
             array[columns] = 0
 
@@ -97,10 +115,14 @@ class Environments:
         self._steps[columns] += result.steps[rows]
         self._reward[columns] += np.where(used, result.reward[rows], 0).sum(axis=1, dtype=np.float64)
         self._success[columns] |= (result.success[rows] & used).any(axis=1)
+        if self._late is not None:
+            self._late.add(columns, result.executed[rows])
 
     def record(self, column: int, result: StepResult, row: int) -> EpisodeRecord:
-        """Return the record of the episode that ended in this result; call it after `add`."""
+        """Return the record of the episode that ended in this result; call it once, after `add`."""
         episode, steps = self._episodes[column], int(result.steps[row])
+        if self._late is not None:
+            self._late.end(column, episode, bool(self._success[column]))
         return EpisodeRecord(
             episode.index,
             episode.task,
@@ -110,6 +132,7 @@ class Environments:
             success_at_end=bool(steps > 0 and result.success[row, steps - 1]),
             steps=int(self._steps[column]),
             reward=float(self._reward[column]),
+            late=episode.history is not None,
         )
 
     def name(self, column: int) -> str:
@@ -153,15 +176,19 @@ class Environments:
         self._sampler.load(state)
         for column in range(len(self._numbers)):
             drawn = {name: int(state[f"environments/{name}"][column]) for name in _DRAWN}
-            self._episodes[column] = replace(self._sampler.episode(self._index(column)), **drawn)
+            history = None if self._late is None else self._late.history(column)
+            self._episodes[column] = replace(self._sampler.episode(self._index(column)), **drawn, history=history)
 
     def restart(self) -> None:
         """Reset the progress of the current episodes, because their simulators restart them."""
         for array in (self._decision, self._steps, self._reward, self._success):
             array[:] = 0
+        if self._late is not None:
+            self._late.restart()
 
     def _arrays(self) -> dict[str, Array]:
-        return {
+        late = {} if self._late is None else self._late.arrays()
+        return late | {
             "active": self.active,
             "finished": self._finished,
             "decision": self._decision,

@@ -11,6 +11,7 @@ from embodied_rl.interfaces.curriculum import Curriculum, EpisodeRecord
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array, Episode, SimulatorSpec
 from embodied_rl.rollout.curricula import Uniform, UniformConfig, make_uniform_weights
+from embodied_rl.rollout.late_starts import LateStarts, LateStartSettings
 
 Purpose = Literal["train", "select", "report", "publish"]
 """What an episode is for: learning; choosing a checkpoint; the reports of runs and evaluations, by which people compare
@@ -49,9 +50,11 @@ class EpisodeSampler:
     has begun keeps its task, and so do the episodes of its group that begin later. Without a curriculum, families are
     drawn equally often, and so are the tasks of a family.
 
+    With `late_starts` some groups begin near the end of an earlier failure; see `embodied_rl.rollout.late_starts`.
+
     Raises:
         UserError: the split is unknown, the group size is below 1, groups are requested of a simulator that cannot
-            start episodes alike, or the weights are invalid.
+            start episodes alike, late starts of one that cannot begin in mid-episode, or the weights are invalid.
     """
 
     def __init__(
@@ -63,6 +66,7 @@ class EpisodeSampler:
         split: str = "train",
         purpose: Purpose = "train",
         curriculum: Curriculum | None = None,
+        late_starts: LateStartSettings | None = None,
     ):
         if split not in ("train", *spec.splits):
             message = f"unknown split '{split}'; the simulator has {', '.join(('train', *spec.splits))}"
@@ -75,11 +79,15 @@ class EpisodeSampler:
                 "choose an algorithm without groups, such as algo=flow_sde.",
                 code="groups-not-seeded",
             )
+        if late_starts is not None and not spec.can_replay:
+            message = f"train.late_starts={late_starts.share}: this simulator cannot begin in mid-episode; give 0."
+            raise UserError(message, code="late-starts-not-supported")
         self.group_size = group_size
         self._spec, self._run_seed, self._split = spec, run_seed, split
         self._purpose: Purpose = purpose
         self._curriculum = curriculum or Uniform(UniformConfig(), spec)
         self._weights = check_weights(self._curriculum, len(spec.tasks))
+        self._late_starts = late_starts
         self._open: dict[int, tuple[int, int]] = {}  # partly begun group → its task, number of begun episodes
 
     def episode(self, index: int) -> Episode:
@@ -101,13 +109,25 @@ class EpisodeSampler:
             self._open[episode.group] = episode.task, begun
         return episode
 
+    def make_late_starts(self, envs: int, executed: int) -> LateStarts | None:
+        """Return the late starts of some environments; None where all episodes begin at their beginning."""
+        if self._late_starts is None:
+            return None
+        return LateStarts(self._late_starts, self._spec, envs, executed, self.group_size)
+
+    def draw_late_start(self, group: int) -> int:
+        """Return the draw in [0, 2^61) by which the episodes of a group begin late."""
+        return _hash("late start", self._purpose, self._split, self._run_seed, group)
+
     def update(self, finished: Sequence[EpisodeRecord]) -> None:
         """Update the curriculum with the finished training episodes of all ranks; call it only between two rollouts.
+
+        Those that began late are left out.
 
         Raises:
             UserError: the curriculum gave invalid weights.
         """
-        self._curriculum.update(finished)
+        self._curriculum.update([record for record in finished if not record.late])
         self._weights = check_weights(self._curriculum, len(self._spec.tasks))
 
     def figures(self) -> dict[str, float]:

@@ -282,6 +282,11 @@ class TrainLoop:
     """Rollouts, each followed by one update."""
     decisions: int = at_least(1, 24)
     """T, policy calls per environment in a rollout."""
+    late_starts: float = at_least(0.0, 0.0, at_most=1.0)
+    """Share of training episodes, or groups, that begin shortly before the end of an earlier failure, as soon as one is
+    known; evaluations never do."""
+    late_decisions: int = at_least(1, 8)
+    """How many policy calls before that end."""
     time_limit: Literal["bootstrap", "terminal"] = "bootstrap"
     """What the end of a truncated episode is worth: its final observation's value; or nothing, where to be in time is
     part of the task and the critic sees a clock."""

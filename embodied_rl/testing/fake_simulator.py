@@ -80,6 +80,7 @@ class FakeSimulator:
             words=("go", "left", "right"),
             privileged_names=("goal_x", "drift_x", "drift_y"),
             can_snapshot=True,
+            can_replay=True,
             hold=(0.0, 0.0),
         )
 
@@ -153,6 +154,9 @@ class FakeSimulator:
         self._position[row] = random.uniform(-0.3, 0.3, 2)
         self._last_x[row] = self._position[row, 0]
         self._drift[row] = random.uniform(-0.02, 0.02, 2)
+        for chunk in () if episode.history is None else episode.history:
+            for action in chunk:
+                self._advance(np.arange(self.num_envs) == row, np.broadcast_to(action, (self.num_envs, 2)))
 
     def _advance(self, running: Array, velocity: Array) -> None:
         self._last_x[running] = self._position[running, 0]

@@ -5,7 +5,7 @@ Shapes: n environments, H executed actions of a chunk, A action dimensions, S st
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -114,6 +114,9 @@ class Check:
             self.slicing_changes_nothing()
         if self.spec.can_snapshot:
             self.snapshots_continue_exactly()
+        if self.spec.can_replay:
+            for row in range(2):  # random actions, and an operator's
+                self.histories_lead_to_the_recorded_state(row)
 
     def episodes_run_to_their_end(self) -> None:
         """Check shapes, dtypes and flags of every result, over as many chunks as two full episodes need."""
@@ -227,6 +230,32 @@ class Check:
                 message = f"{chunk} chunks after a restore in {where}, the observation"
                 assert_same(continued.select(running), expected[chunk - 1].select(running), message)
             restored.close()
+
+    def histories_lead_to_the_recorded_state(self, row: int) -> None:
+        """Check that an episode with a history begins where its chunks led, beside others, and goes on alike."""
+        recorded, replayed = self.build(2), self.build(NUM_ENVS)
+        operate, history = find_operator(recorded), list[Array]()
+        recorded.reset(self.episodes(0)[:2])
+        beside = copy_observation(replayed.reset([self.episode(9), None, None, self.episode(0)]))
+        for chunk in range(self.chunks()):
+            actions, following = self.actions(chunk, 2, operate), self.episodes(1 + chunk)[:2]
+            result = recorded.step(actions, following)
+            message = f"after a history of {len(history)} chunks"
+            if history:
+                again = replayed.step(actions[[0, 0, row, 0]], [*following, following[row], following[0]])
+                for name in ("reward", "success", "steps", "terminated", "truncated"):
+                    assert_same(getattr(again, name)[2], getattr(result, name)[row], f"{message}, a step's {name}")
+            if row in result.ended:
+                break
+            history.append(result.executed[row].copy())
+            late = replace(self.episode(row), history=np.stack(history))
+            begun = replayed.reset([self.episode(9), None, late, self.episode(0)])
+            message = f"the observation after a history of {len(history)} chunks"
+            assert_same(begun.select([2]), result.observation.select([row]), message)
+            message = "an episode begins otherwise beside one with a history"
+            assert_same(begun.select([0, 3]), beside.select([0, 3]), message)
+        for simulator in (recorded, replayed):
+            simulator.close()
 
     def episode(self, number: int) -> Episode:
         return EpisodeSampler(self.spec, run_seed=1).episode(number)

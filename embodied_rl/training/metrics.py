@@ -177,10 +177,15 @@ def measure_times(
 
 
 def summarise_outcomes(records: Sequence[EpisodeRecord], spec: SimulatorSpec) -> dict[str, float]:
-    """Compute figures of the episodes that ended in this rollout; return no figures if none ended."""
+    """Compute figures of the episodes that ended in this rollout, those that began late apart; none if none ended."""
+    late, records = [record for record in records if record.late], [record for record in records if not record.late]
+    apart: dict[str, float] = {}
+    if late:
+        success = float(np.mean([record.success_once for record in late]))
+        apart = {"rollout/late_success": success, "rollout/late_episodes": len(late)}
     if not records:
-        return {}
-    figures = {
+        return apart
+    figures = apart | {
         "rollout/success": float(np.mean([record.success_once for record in records])),
         "rollout/return": float(np.mean([record.reward for record in records])),
         "rollout/length": float(np.mean([record.steps for record in records])),

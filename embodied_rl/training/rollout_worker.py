@@ -21,11 +21,12 @@ from embodied_rl.interfaces.sim import Array, Observation
 from embodied_rl.rollout.buffer import OF_ENVIRONMENTS, Columns, Rollout
 from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
+from embodied_rl.rollout.late_starts import LateStartSettings
 from embodied_rl.rollout.policy_worker import PolicyWorker
 from embodied_rl.rollout.writer import Writer, WriterFactory
 from embodied_rl.runtime.processes.handle import BoardReader, Handle, Runtime
 from embodied_rl.runtime.simulators.kind import SimulatorKind, make_handles
-from embodied_rl.schema import TrainConfig
+from embodied_rl.schema import TrainConfig, TrainLoop
 from embodied_rl.training.metrics import CollectorReport
 
 REPORT = 10.0
@@ -81,7 +82,18 @@ class Collecting:
 def make_sampler(config: TrainConfig, kind: SimulatorKind, needs: Needs) -> EpisodeSampler:
     """Return the episode sampler (index → episode) for all environments of a run."""
     curriculum = build.build_curriculum(config.curriculum, kind.spec)
-    return EpisodeSampler(kind.spec, config.seed, group_size=needs.group_size, curriculum=curriculum)
+    return EpisodeSampler(
+        kind.spec,
+        config.seed,
+        group_size=needs.group_size,
+        curriculum=curriculum,
+        late_starts=find_late_starts(config.train),
+    )
+
+
+def find_late_starts(config: TrainLoop) -> LateStartSettings | None:
+    """Return the settings of late starts; None if no episode begins late."""
+    return LateStartSettings(config.late_starts, config.late_decisions) if config.late_starts else None
 
 
 def make_collector(

@@ -24,6 +24,7 @@ from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.schema import PolicyNode, ReplayNode, TrainConfig
 from embodied_rl.training.device_memory import DeviceMemory, check_device, measure_device
 from embodied_rl.training.replay_checks import check_preload, check_replay, check_steering
+from embodied_rl.training.rollout_worker import find_late_starts
 from embodied_rl.training.run_parts import count_decisions, make_replay_format
 
 LARGEST_NEW = 400e6
@@ -220,7 +221,9 @@ def check_run(config: TrainConfig) -> RunSize:
         )
     runtimes.check_runtime(config)
     spec = SimulatorKind.find(config.sim).spec
-    EpisodeSampler(spec, config.seed, curriculum=build.build_curriculum(config.curriculum, spec))
+    curriculum = build.build_curriculum(config.curriculum, spec)
+    EpisodeSampler(spec, config.seed, curriculum=curriculum, late_starts=find_late_starts(config.train))
+    check_late_starts(config, needs)
     check_preload(config, needs, spec)
     check_reward(config, spec, needs)
     size = measure_run(config, needs, spec)
@@ -249,6 +252,21 @@ def check_groups(config: TrainConfig, size: int) -> None:
                 f"multiple of algo.group_size={size}. Try sim.num_envs={count * size}, or a multiple.",
                 code="envs-not-divisible",
             )
+
+
+def check_late_starts(config: TrainConfig, needs: Needs) -> None:
+    """Check that late starts are requested only where they are understood; raise `UserError` otherwise."""
+    problems = {
+        f"algo.name={config.algo.name} learns from stored episodes": needs.learns_from != "rollouts",
+        f"algo.name={config.algo.name} begins the episodes of a group at different times": needs.group_size > 1
+        and not needs.fresh_episodes,
+        f"policy.delay={config.policy.delay} executes earlier actions at the start": config.policy.delay > 0,
+        f"reward.name={config.reward.name} judges episodes from their beginning": config.reward.name is not None,
+    }
+    for problem, found in problems.items():
+        if config.train.late_starts and found:
+            message = f"train.late_starts={config.train.late_starts}: {problem}. Give train.late_starts=0."
+            raise UserError(message, code="late-starts-not-supported")
 
 
 def check_minibatch(config: TrainConfig, needs: Needs, rows: int) -> None:

@@ -140,6 +140,31 @@ class Aliasing(FakeSimulator):
         return self._arrays()
 
 
+class Restarting(FakeSimulator):
+    """Begins every episode at its beginning."""
+
+    def _start(self, row, episode):
+        super()._start(row, None if episode is None else replace(episode, history=None))
+
+
+class Shaking(FakeSimulator):
+    """Moves every environment by the history of one."""
+
+    def _start(self, row, episode):
+        super()._start(row, episode)
+        if episode is not None and episode.history is not None:
+            others = np.arange(self.num_envs) != row
+            self._position[others] += np.float32(0.01)
+
+
+class Timeless(FakeSimulator):
+    """Gives episodes that begin late their whole time."""
+
+    def _start(self, row, episode):
+        super()._start(row, episode)
+        self._steps[row] = 0
+
+
 class LateLimit(FakeSimulator):
     """Truncates one step early."""
 
@@ -217,6 +242,9 @@ BROKEN = [
     (OwnStream, "(a reset to the next episode|position or neighbours)"),
     (Forgetful, "(restore in another simulator|after a restore)"),
     (Aliasing, "return copies"),
+    (Restarting, "the observation after a history of 1 chunks"),
+    (Shaking, "begins otherwise beside one with a history"),
+    (Timeless, "after a history of 2 chunks, a step's steps"),
     (LateLimit, "truncated after 8 steps, not 9"),
     (Unparkable, "parked"),
     (Unclipped, "exceed the limits"),

@@ -47,6 +47,16 @@ def test_curricula_of_workers_learn_the_same(typed: Callable[..., Any], tmp_path
     assert any("curriculum/effective_tasks" in row for row in figures(own))
 
 
+def test_late_starts_of_workers_are_those_of_ranks(typed: Callable[..., Any], tmp_path: Path) -> None:
+    late = ("train.late_starts=0.5", "train.late_decisions=1", "seed=2")
+    for root, workers in (("own", 0), ("workers", 1)):
+        words = (*SMALL, *REACHING, *late, "plan.ranks=1", f"plan.rollout_workers={workers}", f"run.root={root}")
+        assert main(with_plan(["train", *words])) == 0
+    own, workers = (next((tmp_path / root).glob("*/*")) for root in ("own", "workers"))
+    assert_learned_alike(workers, own)
+    assert any(row.get("rollout/late_episodes", 0) > 0 for row in figures(own))
+
+
 def test_a_killed_rollout_worker_costs_time_alone(plugin_path: str, tmp_path: Path) -> None:
     """In the second chunk of its third rollout, where all wait."""
     settings = ("train", *SMALL, *REACHING, "sim.marks=.", "sim.hold=8", *AHEAD, "staleness=0")

@@ -22,6 +22,7 @@ def test_the_same_seed_twice(reference: Path, tmp_path: Path) -> None:
 REPLAY = ("algo.steps=6", "algo.check_every=2", "algo.held_out=0.3")
 KINDS = {
     "grpo": ("algo=grpo", "algo.group_size=4", "algo.minibatch=16"),
+    "grpo, waiting": ("algo=grpo", "algo.group_size=4", "algo.dynamic_sampling=3", "checkpoint.every=1"),
     "nft": ("algo=nft", "algo.minibatch=16"),
     "noise, prefix critic": ("algo=flow_noise", "policy.critic=prefix", "algo.entropy=0.01"),
     "full chain, expert critic": (
@@ -36,6 +37,9 @@ KINDS = {
     "replay, no checkpoint yet": ("algo=filtered", *REPLAY, "checkpoint.every=10", "train.eval_every=0"),
     "start noise": ("algo=dsrl", "algo.updates=3", "algo.hidden=16"),
     "start noise, stored": ("algo=dsrl", "algo.variant=sac", "algo.updates=3", "policy.critic=prefix"),
+    "late starts": ("train.late_starts=0.5", "train.late_decisions=1", "seed=2"),
+    "late groups": ("algo=grpo", "algo.group_size=2", "train.late_starts=0.5", "train.late_decisions=1", "seed=2"),
+    "learning progress": ("curriculum=learning_progress", "curriculum.rate=0.5"),
     "curriculum": ("curriculum=success_rate", "curriculum.rate=0.5"),
     "frozen perception, slices": ("policy.freeze_perception=true", "plan.slices=2", "algo.critic_replay=2"),
 }  # fmt: skip

@@ -16,11 +16,11 @@ from embodied_rl.interfaces.policy import Actor
 from embodied_rl.mathematics.objectives.advantages import group_advantage
 from embodied_rl.runtime.ranks.collective import Ranks
 from embodied_rl.training.algorithms.clipped import ClippedConfig, ClippedUpdate
-from embodied_rl.training.algorithms.episodes import EpisodeUpdate
+from embodied_rl.training.algorithms.episodes import DynamicSampling, EpisodeUpdate
 
 
 @dataclass(frozen=True)
-class GRPOConfig(ClippedConfig):
+class GRPOConfig(DynamicSampling, ClippedConfig):
     """Settings of GRPO, beyond those of the clipped update."""
 
     group_size: int = at_least(2, 8)
@@ -44,7 +44,7 @@ class GRPO(EpisodeUpdate):
         )
 
     def __init__(self, config: GRPOConfig, actor: Actor, ranks: Ranks, seed: int, iterations: int) -> None:
-        super().__init__(ClippedUpdate(config, actor, ranks, seed, iterations), ranks)
+        super().__init__(ClippedUpdate(config, actor, ranks, seed, iterations), ranks, config)
         self.config = config
 
     def compare(self, returns: Tensor, group: Tensor) -> tuple[Tensor, Tensor]:

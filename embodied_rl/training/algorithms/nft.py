@@ -25,17 +25,18 @@ from torch import Tensor
 
 from embodied_rl.config.freeze import at_least
 from embodied_rl.interfaces.algorithm import Needs
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Actor, Evaluation
 from embodied_rl.mathematics.objectives.advantages import group_advantage
 from embodied_rl.mathematics.objectives.losses import masked_mean
 from embodied_rl.runtime.ranks.collective import Ranks
 from embodied_rl.training.algorithms.batch import Batch
-from embodied_rl.training.algorithms.episodes import EpisodeUpdate
+from embodied_rl.training.algorithms.episodes import DynamicSampling, EpisodeUpdate
 from embodied_rl.training.algorithms.minibatch_update import MinibatchUpdate, UpdateConfig
 
 
 @dataclass(frozen=True)
-class NFTConfig(UpdateConfig):
+class NFTConfig(DynamicSampling, UpdateConfig):
     """Settings of NFT, beyond those of the update by minibatches."""
 
     group_size: int = at_least(1, 1)
@@ -45,6 +46,13 @@ class NFTConfig(UpdateConfig):
     """steepness of the loss: how soon an action that is already preferred stops to count."""
     max_drift: float = at_least(1e-6, 0.5)
     """largest shift of an action's denoise step that counts, in standard deviations of its noise."""
+
+    def __post_init__(self) -> None:
+        """Raise `UserError` if `dynamic_sampling` has no groups to count, or `micro_batch` is invalid."""
+        super().__post_init__()
+        if self.dynamic_sampling and self.group_size == 1:
+            message = f"algo.dynamic_sampling={self.dynamic_sampling} counts groups: give algo.group_size=2 or more."
+            raise UserError(message, code="keys-contradict")
 
 
 class NFT(EpisodeUpdate):
@@ -64,7 +72,7 @@ class NFT(EpisodeUpdate):
         )
 
     def __init__(self, config: NFTConfig, actor: Actor, ranks: Ranks, seed: int, iterations: int) -> None:
-        super().__init__(NFTUpdate(config, actor, ranks, seed, iterations), ranks)
+        super().__init__(NFTUpdate(config, actor, ranks, seed, iterations), ranks, config)
         self.config = config
 
     def compare(self, returns: Tensor, group: Tensor) -> tuple[Tensor, Tensor]:

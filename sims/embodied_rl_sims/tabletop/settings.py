@@ -79,5 +79,6 @@ def spec_of(config: TabletopConfig) -> SimulatorSpec:
             "to_target_x", "to_target_y", "to_target_z", "goal_x", "goal_y", "to_goal_x", "to_goal_y",
             *others, *(f"is_{family}" for family in FAMILIES), "clock", *(("goals_done",) if config.goals > 1 else ()),
         ),
-        can_snapshot=True, reports_progress=config.progress, hold=(0.0, 0.0, 0.0, 1.0), kept_while_holding=("gripper",),
+        can_snapshot=True, can_replay=True, reports_progress=config.progress, hold=(0.0, 0.0, 0.0, 1.0),
+        kept_while_holding=("gripper",),
     )  # fmt: skip

@@ -40,7 +40,7 @@ class Tabletop:
     servo: str | None = "embodied_rl_sims.tabletop.servo:TabletopServo"  # see `embodied_rl.interfaces.servo`
 
     def __init__(self, config: TabletopConfig, num_envs: int) -> None:
-        self.config, self.num_envs, self.spec = config, num_envs, spec_of(config)
+        self.config, self.num_envs, self.spec = config, num_envs, self.spec_of(config)
         self._bodies = self._build_bodies()
         self._goals, self._privileged = Goals(num_envs), Privileged(num_envs)
         self._chains = GoalChains(num_envs, config.goals)
@@ -65,20 +65,7 @@ class Tabletop:
         return self._observe()
 
     def step(self, actions: Array, next_episodes: Sequence[Episode | None]) -> StepResult:
-        result = make_empty_result(self.spec, actions)
-        running = self._running()
-        waited = 0
-        while len(rows := np.flatnonzero(running & (self._delay > waited))):
-            self._bodies.advance(rows)
-            self._bodies.gather()
-            waited += 1
-        for j in range(actions.shape[1]):
-            if not running.any():
-                break
-            self._command, control = follow_action(self._command, self._bodies.tool, result.executed[:, j], running)
-            self._bodies.advance(np.flatnonzero(running), control)
-            self._count_step(running)
-            running &= ~self._end_step(result, j, running)
+        result = self._run(actions, self._running())
         result.ended = np.flatnonzero(result.terminated | result.truncated)
         if len(result.ended):
             wanted = result.truncated | wants_final_picture(self._episode)
@@ -204,6 +191,35 @@ class Tabletop:
 
     # -- one control step -----------------------------------------------------------------------------------------
 
+    def _run(self, actions: Array, running: Array) -> StepResult:
+        """Execute a chunk in the environments of `running` (bool [n]); the result lacks what follows its last step."""
+        result, waited = make_empty_result(self.spec, actions), 0
+        while len(rows := np.flatnonzero(running & (self._delay > waited))):
+            self._bodies.advance(rows)
+            self._bodies.gather()
+            waited += 1
+        for j in range(actions.shape[1]):
+            if not running.any():
+                break
+            self._command, control = follow_action(self._command, self._bodies.tool, result.executed[:, j], running)
+            self._bodies.advance(np.flatnonzero(running), control)
+            self._count_step(running)
+            running &= ~self._end_step(result, j, running)
+        return result
+
+    def _replay(self, row: int, history: Array) -> None:
+        """Execute the chunks of an episode's history [d, H, A] in one environment.
+
+        Raises:
+            RuntimeError: the episode ended in it.
+        """
+        alone = np.arange(self.num_envs) == row
+        self._observe(np.array([row]), np.zeros(self.num_envs, bool))  # what is read at the start of an episode
+        for chunk in history:
+            result = self._run(np.where(alone[:, None, None], chunk, np.float32(0)), alone.copy())
+            if result.terminated[row] or result.truncated[row]:
+                raise RuntimeError(f"the history of an episode in environment {row} leads beyond its end")
+
     def _running(self) -> Array:
         return np.array([episode is not None for episode in self._episode])
 
@@ -313,6 +329,8 @@ class Tabletop:
         self._command[row], self._clock[row] = layout.start, 0
         low, high = self.config.inference_delay
         self._delay[row] = np.random.default_rng([episode.seed, _DELAY_STREAM]).integers(low, high + 1)
+        if episode.history is not None:
+            self._replay(row, episode.history)
 
     def _set_goal(self, row: int, layout: Layout) -> None:
         """Set a row's goal in the present scene."""

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from embodied_rl.interfaces.errors import UserError
@@ -106,7 +106,7 @@ class TabletopWarp(Tabletop):
         from embodied_rl_sims.tabletop_warp.devices import choose_device
 
         choose_device(config.device)
-        return spec_of(config)
+        return replace(spec_of(config), can_replay=False)
 
     def bare_loop(self, actions: Array) -> Callable[[], None]:
         """Return a function that runs only the device's work for `actions` [chunks, n, H, A], always from this state.
