@@ -82,11 +82,9 @@ class Environments:
 
     def _choose_start(self, column: int, episode: Episode) -> Episode:
         """Return the episode as it begins in an environment, which may be in mid-episode."""
-        return (
-            episode
-            if self._late is None
-            else self._late.choose(column, episode, self._sampler.draw_late_start(episode.group))
-        )
+        if self._late is None:
+            return episode
+        return self._late.choose(column, episode, self._sampler.draw_late_start(episode.group))
 
     def _with_pictures(self, episode: Episode) -> Episode:
         """Return the episode as it is sent to simulators, with `final_picture` set where pictures are needed."""
