@@ -70,6 +70,11 @@ class Collecting:
     handles: Sequence[Handle]
     writers: Sequence[Writer]
 
+    def clear(self) -> None:
+        """Let all writers discard what an earlier process wrote, because the run begins anew."""
+        for writer in self.writers:
+            writer.clear()
+
     def close(self) -> None:
         """Close the simulators and the writers."""
         for handle in self.handles:
@@ -232,10 +237,11 @@ class RolloutWorker:
         policy: the policy, with the network that infers.
         board: the board on which weights are published.
         collecting: its collector.
+        traces: whether to send the traces of decisions, too, which learning from replay does not read.
     """
 
-    def __init__(self, policy: PolicyWorker, board: BoardReader, collecting: Collecting) -> None:
-        self._policy = LatestWeightsPolicy(policy, board)
+    def __init__(self, policy: PolicyWorker, board: BoardReader, collecting: Collecting, traces: bool = True) -> None:
+        self._policy, self._traces = LatestWeightsPolicy(policy, board), traces
         self._board, self._collecting, self._collector = board, collecting, collecting.collector
         self._turns: Iterator[None] = iter(())
 
@@ -245,7 +251,9 @@ class RolloutWorker:
             start = order.beginning
             self._policy.load(replace(start.published, weights=start.everything))
             self._policy.load(start.published)
-            if start.state is not None:
+            if start.state is None:
+                self._collecting.clear()
+            else:
                 self._collector.load(start.state)
         if order.finished:
             self._collecting.sampler.update(order.finished)
@@ -263,9 +271,10 @@ class RolloutWorker:
             if time.monotonic() >= until:
                 return None
         rollout = self._collector.rollout
-        return CollectedRollout(
-            to_arrays(rollout), CollectorReport.of_rollout(self._collector, rollout), self._collector.state()
-        )
+        arrays = {
+            name: each for name, each in to_arrays(rollout).items() if self._traces or not name.startswith("trace/")
+        }
+        return CollectedRollout(arrays, CollectorReport.of_rollout(self._collector, rollout), self._collector.state())
 
     def close(self) -> None:
         """Close the collector and the board's reader."""
@@ -279,12 +288,13 @@ def to_arrays(rollout: Rollout) -> dict[str, Array]:
 
 
 def fill_rollout(rollout: Rollout, arrays: Mapping[str, Array]) -> None:
-    """Copy arrays of `to_arrays` into a rollout of the same sizes.
+    """Copy arrays of `to_arrays`, which may lack traces, into a rollout of the same sizes.
 
     Raises:
         UserError: the arrays have other sizes.
     """
-    for name, tensor in rollout.tensors().items():
+    tensors = rollout.tensors()
+    for name, tensor in ((name, tensors[name]) for name in arrays):
         if arrays[name].shape != (view := _plain(tensor)).shape:
             message = f"a rollout's {name} is {arrays[name].shape}, {tuple(tensor.shape)} was expected"
             raise UserError(message, code="rollout-shape-mismatch")

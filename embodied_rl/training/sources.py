@@ -63,9 +63,10 @@ class OwnExperience:
         """Update the curriculum with the episodes that ended in the rollout, on all ranks."""
         self._collecting.sampler.update(finished)
 
-    def find_storage(self) -> ReplayStorage:
-        """Return the replay storage that the rollouts are written to."""
-        return next(writer for writer in self._collecting.writers if isinstance(writer, ReplayStorage))
+    @property
+    def storages(self) -> list[ReplayStorage]:
+        """Return the replay storages that this rank learns from: that which its rollouts are written to, if any."""
+        return [writer for writer in self._collecting.writers if isinstance(writer, ReplayStorage)]
 
     def share_simulators(self) -> list[Handle]:
         """Return the simulators, for evaluations between two rollouts; `restart_episodes` follows each."""
@@ -99,6 +100,7 @@ class SharedExperience:
         rollouts: this rank's buffers, filled for each version: one for each segment.
         sampler: an episode sampler of all environments, for its curriculum.
         workers: the rollout workers, on rank 0; None on other ranks.
+        storages: replay storages of this rank's share of the workers, for an algorithm that learns from replay.
     """
 
     def __init__(
@@ -108,8 +110,9 @@ class SharedExperience:
         rollouts: Sequence[Rollout],
         sampler: EpisodeSampler,
         workers: RolloutWorkers | None,
+        storages: Sequence[ReplayStorage] = (),
     ) -> None:
-        self.timeline = Timeline()
+        self.timeline, self.storages = Timeline(), storages
         self._actor, self._ranks, self._rollouts = actor, ranks, rollouts
         self._sampler, self._workers = sampler, workers
         self._collected: list[list[CollectedRollout]] = []
@@ -130,9 +133,15 @@ class SharedExperience:
                 self._collected.append(collected)
                 shares = redistribute([part.arrays for part in collected], self._ranks.size)
                 ended = [part.report.finished for part in collected] if self._ranks.size == len(collected) else None
-                parts = [(share, ended[rank] if ended else ()) for rank, share in enumerate(shares)]
-            arrays, finished = self._ranks.scatter(parts, EpisodeRecord)
+                stored, each = [find_stored(part.state) for part in collected], len(self.storages)
+                parts = [
+                    (share, ended[rank] if ended else (), stored[rank * each : (rank + 1) * each])
+                    for rank, share in enumerate(shares)
+                ]
+            arrays, finished, stored = self._ranks.scatter(parts, EpisodeRecord)
         fill_rollout(rollout, arrays)
+        for storage, state in zip(self.storages, stored, strict=True):
+            storage.advance(state)
         rollout.finished = list(finished)
         self.timeline.finish()
         self._segment = (self._segment + 1) % len(self._rollouts)
@@ -186,8 +195,15 @@ class SharedExperience:
             self._workers.close()
 
 
+def find_stored(state: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the state of the replay storage in a collector's state; empty if it has none."""
+    return {f"replay/{name.partition('/replay/')[2]}": array for name, array in state.items() if "/replay/" in name}
+
+
 class NoCollection:
     """The source of a run that learns from stored experience alone: the calls of `OwnExperience`, without a rollout."""
+
+    storages: Sequence[ReplayStorage] = ()
 
     def __init__(self) -> None:
         self.timeline = Timeline()

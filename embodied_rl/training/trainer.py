@@ -201,7 +201,8 @@ class Trainer:
         if self.parts.distiller is not None:
             state |= {f"distiller/{name}": value for name, value in self.parts.distiller.state().items()}
         if self.parts.replay is not None:
-            self.parts.replay.own.flush()
+            for storage in self._experience.storages:
+                storage.flush()
             state |= {f"replay/{name}": torch.from_numpy(value) for name, value in self.parts.replay.state().items()}
         gathered = self.ranks.gather(state)
         spread = shards.write_shards(self.folder.checkpoints, self.parts.sharding, self.ranks)

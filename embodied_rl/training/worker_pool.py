@@ -44,7 +44,7 @@ def make_rollout_worker(
     rollout = Rollout.allocate(actor, work.decisions, envs, extras=work.extras)
     kind, runtime = SimulatorKind.find(config.sim), runtimes.select_runtime(config)
     collecting = make_collector(config, kind, work, rollout, runtime, number, f"worker {number}'s")
-    return RolloutWorker(PolicyWorker(actor), board, collecting)
+    return RolloutWorker(PolicyWorker(actor), board, collecting, traces=work.needs.learns_from != "replay")
 
 
 class RolloutWorkers:
