@@ -271,9 +271,9 @@ class RolloutWorker:
             if time.monotonic() >= until:
                 return None
         rollout = self._collector.rollout
-        arrays = {
-            name: each for name, each in to_arrays(rollout).items() if self._traces or not name.startswith("trace/")
-        }
+        arrays = to_arrays(rollout)
+        if not self._traces:
+            arrays = {name: array for name, array in arrays.items() if not name.startswith("trace/")}
         return CollectedRollout(arrays, CollectorReport.of_rollout(self._collector, rollout), self._collector.state())
 
     def close(self) -> None:

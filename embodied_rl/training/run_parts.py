@@ -15,13 +15,8 @@ from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.judge.reward.distill import Distiller
 from embodied_rl.judge.reward.run_scoring import list_extra_columns, make_distiller, make_scoring
 from embodied_rl.rollout.buffer import Rollout
-from embodied_rl.rollout.replay.experience import (
-    Replay,
-    follow_storage,
-    list_stored,
-    make_storage_factory,
-    open_offline,
-)
+from embodied_rl.rollout.replay.experience import Replay, list_stored, make_storage_factory, open_offline
+from embodied_rl.rollout.replay.followed_storage import FollowedStorage, follow_storage
 from embodied_rl.rollout.replay.format import ReplayFormat
 from embodied_rl.rollout.replay.storage import ReplayStorage
 from embodied_rl.rollout.writer import WriterFactory
@@ -110,7 +105,7 @@ def assemble_parts(
     decisions = count_decisions(config, method.needs, kind.spec, actor)
     scoring = make_scoring(config, kind.spec, method.needs, decisions, folder)
     extras = list_extra_columns(config.reward, kind.spec)
-    envs, followed = config.sim.num_envs // ranks.size, list[ReplayStorage]()
+    envs, followed = config.sim.num_envs // ranks.size, list[FollowedStorage]()
     if method.needs.learns_from == "replay":
         each, root = config.sim.num_envs // config.plan.collectors, Path(config.replay.root or folder.path / "replay")
         layout = make_replay_format(config, kind.spec, actor, decisions, each, method.needs.stores)
@@ -162,8 +157,8 @@ def make_replay_format(
 
     Each track holds the longest episode at least, and the rows that an exact resume removes: those of the iterations
     between two checkpoints and, with mode=async, of the rollouts that workers collect ahead. While iteration i learns,
-    they may begin rollouts up to i + staleness; before the next checkpoint is complete, one more. A decision needs up to
-    two rows, where the time limit ends an episode.
+    they may begin rollouts up to i + staleness; before the next checkpoint is complete, one more. A decision needs up
+    to two rows, where the time limit ends an episode.
     """
     executed, longest = actor.embodiment.executed, -(-spec.horizon // actor.embodiment.executed)
     capacity = max(config.replay.capacity // config.sim.num_envs, 2 * longest + 2)
@@ -173,7 +168,7 @@ def make_replay_format(
     return ReplayFormat.of_simulator(spec, envs, capacity, executed, spare=spare, extra=extra)
 
 
-def follow_workers(config: TrainConfig, layout: ReplayFormat, root: Path, ranks: Ranks) -> list[ReplayStorage]:
+def follow_workers(config: TrainConfig, layout: ReplayFormat, root: Path, ranks: Ranks) -> list[FollowedStorage]:
     """Open the storages of a rank's share of the rollout workers, which have not started; none if ranks collect."""
     share = int(config.plan.rollout_workers or 0) // ranks.size
     followed = [follow_storage(layout, root, ranks.rank * share + number) for number in range(share)]
@@ -214,7 +209,7 @@ def make_experience(
     rollouts: Sequence[Rollout],
     blueprint: build.Blueprint,
     runtime: Runtime,
-    followed: Sequence[ReplayStorage] = (),
+    followed: Sequence[FollowedStorage] = (),
 ) -> Experience:
     """Build the source of this rank's rollouts: the rank itself, or rollout workers, which rank 0 starts.
 

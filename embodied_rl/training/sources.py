@@ -14,6 +14,7 @@ from embodied_rl.interfaces.sim import Array
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.rollout.policy_worker import RemotePolicy
+from embodied_rl.rollout.replay.followed_storage import FollowedStorage
 from embodied_rl.rollout.replay.storage import ReplayStorage
 from embodied_rl.rollout.timeline import WAIT, Timeline
 from embodied_rl.runtime.processes.handle import Handle
@@ -110,7 +111,7 @@ class SharedExperience:
         rollouts: Sequence[Rollout],
         sampler: EpisodeSampler,
         workers: RolloutWorkers | None,
-        storages: Sequence[ReplayStorage] = (),
+        storages: Sequence[FollowedStorage] = (),
     ) -> None:
         self.timeline, self.storages = Timeline(), storages
         self._actor, self._ranks, self._rollouts = actor, ranks, rollouts

@@ -13,7 +13,6 @@ from embodied_rl.interfaces.policy import Actor
 from embodied_rl.interfaces.sim import Array, Observation, SimulatorSpec
 from embodied_rl.rollout.replay.dataset_episodes import is_dataset, read_dataset
 from embodied_rl.rollout.replay.format import ReplayError, ReplayField, ReplayFormat
-from embodied_rl.rollout.replay.replay_files import make_folder
 from embodied_rl.rollout.replay.storage import ReplayStorage, StoredEpisode
 from embodied_rl.rollout.writer import WriterFactory
 
@@ -145,9 +144,3 @@ def open_storage(options: tuple[ReplayFormat, Path], number: int) -> ReplayStora
     """Open the storage of collector `number` for writing; for a `WriterFactory`."""
     layout, folder = options
     return ReplayStorage(layout, folder / f"collector_{number}")
-
-
-def follow_storage(layout: ReplayFormat, folder: Path, number: int) -> ReplayStorage:
-    """Open the storage of rollout worker `number` for reading while it collects; make it before the worker starts."""
-    make_folder(folder / f"collector_{number}", layout)
-    return ReplayStorage.follow(folder / f"collector_{number}")

@@ -133,6 +133,13 @@ def make_folder(folder: Path, layout: ReplayFormat) -> None:
             shutil.rmtree(temporary, ignore_errors=True)
 
 
+def sync_files(folder: Path, layout: ReplayFormat) -> None:
+    """Sync all rows and texts to disk, whichever process wrote them; raise `StorageError` if the folder is gone."""
+    for name in (TEXTS, *map(make_file_name, layout.fields)):
+        with explain_errors(folder / name, "the replay storage"):
+            sync_path(folder / name)
+
+
 def open_arrays(folder: Path, layout: ReplayFormat, write: bool) -> dict[str, Array]:
     """Map the arrays into memory, by field; raise `ReplayError` if one is missing or has another shape."""
     arrays: dict[str, Array] = {}

@@ -17,10 +17,9 @@ from torch import Tensor
 from embodied_rl.interfaces.policy import Decision, NoiseKeys
 from embodied_rl.interfaces.sim import Array, Episode, Observation, SimulatorSpec, Source, StepResult
 from embodied_rl.rollout.replay.format import REMEDY, FieldKind, ReplayError, ReplayFormat
-from embodied_rl.rollout.replay.replay_files import TEXTS, Texts, make_folder, open_arrays, read_format
+from embodied_rl.rollout.replay.replay_files import TEXTS, Texts, make_folder, open_arrays, read_format, sync_files
 from embodied_rl.rollout.replay.ring import Ring, Values
 from embodied_rl.rollout.writer import Writer, select_outcome
-from embodied_rl.system.atomic_write import explain_errors, sync_path
 
 PLAIN = (
     *("action", "executed", "reward", "success", "source", "steps", "terminated", "truncated"),
@@ -115,17 +114,6 @@ class ReplayStorage(Writer):
         storage._check_numbers(folder)
         return storage
 
-    @classmethod
-    def follow(cls, folder: Path) -> "ReplayStorage":
-        """Open a storage for reading while another process on this machine writes to it; empty until `advance`.
-
-        Raises:
-            ReplayError: there is no storage, or it is of another version.
-        """
-        storage = cls.__new__(cls)
-        storage._attach(read_format(folder), folder, write=False, follow=True)
-        return storage
-
     def _check_numbers(self, folder: Path) -> None:
         """Raise `ReplayError` if a row that can be sampled has a number out of its range."""
         usable = np.divmod(self._ring.usable(), self.format.slots)
@@ -137,13 +125,11 @@ class ReplayStorage(Writer):
                 message = f"{folder}: a row has {name} outside of {low} … {high}; the storage is damaged. {REMEDY}"
                 raise ReplayError(message, code="replay-damaged")
 
-    def _attach(self, layout: ReplayFormat, folder: Path | None, write: bool, follow: bool = False) -> None:
+    def _attach(self, layout: ReplayFormat, folder: Path | None, write: bool) -> None:
         self.format, self._folder, self._write = layout, folder, write
         self._texts = Texts(None if folder is None else folder / TEXTS, write)
         try:
             self._arrays = layout.allocate() if folder is None else open_arrays(folder, layout, write)
-            self._followed = {name: self._arrays[name] for name in ("row", "kind")} if follow else {}
-            self._arrays |= {name: np.zeros_like(array, subok=False) for name, array in self._followed.items()}
             self._ring = Ring(layout, self._arrays)
         except BaseException:
             self._texts.close()
@@ -336,33 +322,14 @@ class ReplayStorage(Writer):
             )
         self._ring.rewind(count, state["replay/lost"])
 
-    def advance(self, state: dict[str, Array]) -> None:
-        """Show the rows of a `state` of a storage opened with `follow`, and none that its process writes later.
-
-        They stay readable until the process has written more than the format's `spare` further rows of a track.
-
-        Raises:
-            ReplayError: the files lack rows of this state, so they belong to another storage or machine.
-        """
-        for name, written in self._followed.items():
-            self._arrays[name][:] = written
-        count = state["replay/rows"]
-        if self._folder is None or not self._followed or (self._arrays["row"].max(axis=1) < count).any():
-            message = f"replay: {self._folder} lacks rows that its collector wrote. {REMEDY}"
-            raise ReplayError(message, code="replay-checkpoint-mismatch")
-        self._texts = Texts(self._folder / TEXTS, write=False)
-        self._ring.rewind(count, state["replay/lost"])
-
     def clear(self) -> None:
         """Remove all rows."""
         self.load({name: np.zeros_like(value) for name, value in self.state().items()})
 
     def flush(self) -> None:
-        """Flush all data to the disk, also that of a process which is followed; no effect in memory."""
+        """Flush all data to the disk, so that a power cut cannot lose it; no effect in memory."""
         if self._folder is not None:
-            for path in (self._folder / TEXTS, *self._folder.glob("*.npy")):
-                with explain_errors(path, "the replay storage"):
-                    sync_path(path)
+            sync_files(self._folder, self.format)
 
     def close(self) -> None:
         """Stop writing, so that another process can write. Reading still works. Safe to call twice."""
