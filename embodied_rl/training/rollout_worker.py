@@ -6,6 +6,7 @@ Messages to and from it hold plain arrays; `embodied_rl.training.worker_pool` bu
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -275,6 +276,15 @@ class RolloutWorker:
         if not self._traces:
             arrays = {name: array for name, array in arrays.items() if not name.startswith("trace/")}
         return CollectedRollout(arrays, CollectorReport.of_rollout(self._collector, rollout), self._collector.state())
+
+    def simulate(self, method: str, args: tuple[Any, ...]) -> tuple[Any]:
+        """Call the simulator between two parts of rollouts; return the answer, with its images, in a tuple."""
+        (handle,) = self._collecting.handles
+        return (handle.submit(method, *args).result(),)
+
+    def restart_episodes(self) -> None:
+        """Let the next rollout start the present episodes anew, because `simulate` has run others."""
+        self._collector.restart_episodes()
 
     def close(self) -> None:
         """Close the collector and the board's reader."""

@@ -9,7 +9,6 @@ import torch
 from embodied_rl.actors.learning import checkpoint, sharded
 from embodied_rl.assembly import build
 from embodied_rl.interfaces.algorithm import Algorithm, Needs
-from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Actor
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.judge.reward.distill import Distiller
@@ -113,12 +112,6 @@ def assemble_parts(
         followed = follow_workers(config, layout, root, ranks)
     work = RolloutWork(method.needs, decisions, segments, (*scoring, *writers), extras)
     kept = actor.keep_within(work.decisions * envs * segments, config.policy.cache_gigabytes * 1e9)
-    if kind.limits.one_robot and config.plan.rollout_workers:
-        raise UserError(
-            f"plan.rollout_workers={config.plan.rollout_workers}: on one robot training and evaluations take turns. "
-            "Give plan.rollout_workers=0, and mode=sync.",
-            code="robot-with-rollout-workers",
-        )
     evaluators: list[Handle] = []
     if not (kind.limits.one_robot and config.replay.collect):  # they run while the training simulators are idle
         envs_each = count_evaluation_envs(config, ranks)
@@ -128,8 +121,8 @@ def assemble_parts(
         rollouts = Rollout.allocate(actor, work.decisions * segments, envs, extras=extras).segments(segments)
         blueprint = build.Blueprint.of_actor(actor, node, config.algo.sampler, kind.spec)
         experience = make_experience(config, kind, work, actor, ranks, rollouts, blueprint, runtime, followed)
-    if kind.limits.one_robot and isinstance(experience, OwnExperience):
-        evaluators = experience.share_simulators()
+    if kind.limits.one_robot and not isinstance(experience, NoCollection):
+        evaluators = experience.share_simulators(kind.spec)
     replay = None
     if method.needs.learns_from == "replay":
         own = [*experience.storages] or [ReplayStorage(layout)]

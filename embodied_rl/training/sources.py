@@ -5,12 +5,13 @@ segments, its first rollout is number i·S.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 
 from embodied_rl.interfaces.curriculum import EpisodeRecord
 from embodied_rl.interfaces.policy import Actor, Policy
-from embodied_rl.interfaces.sim import Array
+from embodied_rl.interfaces.sim import Array, SimulatorSpec
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.rollout.policy_worker import RemotePolicy
@@ -20,6 +21,7 @@ from embodied_rl.rollout.timeline import WAIT, Timeline
 from embodied_rl.runtime.processes.handle import Handle
 from embodied_rl.runtime.processes.process import read_resident_bytes
 from embodied_rl.runtime.ranks.collective import Ranks
+from embodied_rl.training.lent_simulator import LentSimulator
 from embodied_rl.training.metrics import CollectorReport, join_reports
 from embodied_rl.training.rollout_worker import REPORT, CollectedRollout, Collecting, fill_rollout, redistribute
 from embodied_rl.training.worker_pool import RolloutWorkers
@@ -69,12 +71,14 @@ class OwnExperience:
         """Return the replay storages that this rank learns from: that which its rollouts are written to, if any."""
         return [writer for writer in self._collecting.writers if isinstance(writer, ReplayStorage)]
 
-    def share_simulators(self) -> list[Handle]:
-        """Return the simulators, for evaluations between two rollouts; `restart_episodes` follows each."""
+    def share_simulators(self, spec: SimulatorSpec) -> list[Handle]:
+        """Return the simulators, for evaluations inside of `lend_simulators`."""
         return [*self._collecting.handles]
 
-    def restart_episodes(self) -> None:
-        """Let the next rollout start new episodes, after an evaluation on the same simulators."""
+    @contextmanager
+    def lend_simulators(self) -> Iterator[None]:
+        """Let an evaluation use the simulators in the `with` block; the next rollout restarts its episodes."""
+        yield
         self._collector.restart_episodes()
 
     def state(self) -> dict[str, Array]:
@@ -176,6 +180,12 @@ class SharedExperience:
         if self._workers is not None:
             self._workers.dispatcher.update_curriculum(finished)
 
+    def share_simulators(self, spec: SimulatorSpec) -> list[Handle]:
+        return [LentSimulator(handle, spec) for handle in (self._workers.handles if self._workers else ())]
+
+    def lend_simulators(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._workers is None else self._workers.lend_simulators()
+
     def state(self) -> dict[str, Array]:
         own = self._sampler.state()
         workers = {
@@ -208,6 +218,9 @@ class NoCollection:
 
     def __init__(self) -> None:
         self.timeline = Timeline()
+
+    def lend_simulators(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def offer(self) -> None:
         """Begin the timeline of an iteration."""
