@@ -9,9 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from embodied_rl.cli import run_command
+from embodied_rl.cli.command import list_commands
 from embodied_rl.cli.main import main
+from embodied_rl.commands.preparation import compose_config
 from embodied_rl.rollout.replay.storage import ReplayStorage
 from embodied_rl.runs.metrics_file import read_metrics
+from embodied_rl.training.replay_checks import check_replay
+from tests.support.refusals import refuses
 from tests.support.running import (
     REACHING,
     SMALL,
@@ -171,19 +176,13 @@ def test_what_workers_cannot_do_for_replay_is_refused_by_its_key(
     assert not (tmp_path / "runs").exists()
 
 
-def test_ranks_of_torchrun_do_not_read_what_workers_store(
-    typed: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ranks_of_torchrun_do_not_read_what_workers_store(monkeypatch: pytest.MonkeyPatch) -> None:
     """They may be on other machines."""
-    for name, value in {
-        "RANK": "0",
-        "WORLD_SIZE": "2",
-        "LOCAL_RANK": "0",
-        "MASTER_ADDR": "a",
-        "MASTER_PORT": "1",
-    }.items():
+    place = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "host", "MASTER_PORT": "1"}
+    for name, value in place.items():
         monkeypatch.setenv(name, value)
-    code, _, err = typed(
-        "train", *PLAIN, *KINDS["filtered"], "plan=colocated", "plan.ranks=2", "mode=async", "--dry-run"
-    )
-    assert code == 2 and "torchrun" in err and "[replay-with-rollout-workers]" in err, err
+    command = list_commands()["train"]
+    words = (*PLAIN, *KINDS["filtered"], "plan=colocated", "plan.ranks=2", "plan.rollout_workers=2")
+    config = run_command.freeze_command_config(command, compose_config(command.config, words, command.values), words)
+    with refuses("replay-with-rollout-workers", "torchrun"):
+        check_replay(config)
