@@ -126,6 +126,8 @@ def test_a_robot_that_a_rollout_worker_holds_is_lent_to_evaluations(
         figures = [trainer.step(), trainer.step()]
         between = trainer.evaluate(2, "select")
         figures += [trainer.step(), trainer.step()]
+        rollout: Any = parts.experience
+        assert (rollout._rollouts[0].steps > 0).all(), "each decision moved the robot, after the evaluation, too"
     finally:
         parts.close()
     assert [len(before), len(between)] == [1, 2] and all(result.steps > 0 for result in (*before, *between))
