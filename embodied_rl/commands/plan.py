@@ -125,6 +125,8 @@ def explain_choice(made: Choice, measured: CostFile, resources: Resources, work:
         f"shorter stage takes {ratio:.0%} of the longer one, of which {fixed:.0%} stays however few environments.",
         f"Chosen: {made.best.allocation}; the simplest of those within 2 % of the fastest.",
     ]
+    if work.ahead and made.best.prediction is not None:
+        lines.append(f"Collectors reach {made.best.prediction.collected_per_second:,.0f} d/s while the ranks learn.")
     if not resources.devices:
         lines.append(f"To use it: {' '.join(stored.format_overrides(asdict(made.best.allocation)))}")
     return "\n".join(lines)

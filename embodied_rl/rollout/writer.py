@@ -92,6 +92,9 @@ class Writer(Protocol):
     def load(self, state: Mapping[str, Array]) -> None:
         """Restore a state that `state` returned."""
 
+    def clear(self) -> None:
+        """Discard what an earlier process wrote, because the run begins anew."""
+
     def close(self) -> None:
         """Release all resources."""
 

@@ -19,12 +19,14 @@ WINDOW = 10
 class Forecast:
     """The prediction in a run's plan.json, None without one, and the recent iteration times.
 
-    `bubble` is the predicted idle share of the rollout; `skip` the number of first iterations to ignore.
+    `bubble` is the predicted idle share of the rollout; `collected` the decisions per second while collecting, None in
+    plans of earlier versions; `skip` the number of first iterations to ignore.
     """
 
     seconds: float | None = None
     bubble: float = 0.0
     skip: int = 0
+    collected: float | None = None
     reported: bool = False
     recent: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
 
@@ -37,7 +39,9 @@ class Forecast:
         """
         try:
             prediction = json.loads((folder / PLAN).read_text(encoding="utf-8"))["chosen"]["prediction"]
-            return Forecast(float(prediction["seconds"]), float(prediction["bubble"]), skip)
+            collected = prediction.get("collected_per_second")
+            collected = None if collected is None else float(collected)
+            return Forecast(float(prediction["seconds"]), float(prediction["bubble"]), skip, collected)
         except FileNotFoundError:
             return Forecast()
         except (KeyError, TypeError, UnicodeDecodeError, json.JSONDecodeError) as error:
@@ -48,10 +52,11 @@ class Forecast:
             ) from None
 
     def figures(self) -> dict[str, float]:
-        """Return the predicted metrics, for `time/iteration` and `time/bubble`."""
+        """Return the predicted metrics, for `time/iteration`, `time/bubble` and `time/collected_per_second`."""
         if self.seconds is None:
             return {}
-        return {"time/iteration_predicted": self.seconds, "time/bubble_predicted": self.bubble}
+        collected = {} if self.collected is None else {"time/collected_per_second_predicted": self.collected}
+        return {"time/iteration_predicted": self.seconds, "time/bubble_predicted": self.bubble} | collected
 
     def note(self, seconds: float) -> str | None:
         """Add an iteration's seconds. Return a message once, if the median differs too much from the prediction."""

@@ -50,9 +50,9 @@ def explain_errors(path: Path, key: str = "run.root") -> Iterator[None]:
         raise
 
 
-def sync_folder(folder: Path) -> None:
-    """Sync `folder` to disk, so that renames inside it survive a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def sync_path(path: Path) -> None:
+    """Sync the content of a file, or the renames inside of a folder, to disk, so that they survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -96,7 +96,7 @@ def settle_file(temporary: Path, path: Path) -> None:
     with temporary.open("rb") as file:
         os.fsync(file.fileno())
     temporary.replace(path)
-    sync_folder(path.parent)
+    sync_path(path.parent)
 
 
 def write_text(path: Path, text: str, key: str = "run.root") -> None:

@@ -2,7 +2,8 @@
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -72,7 +73,7 @@ class Dispatcher:
         self._start: WorkerStart | None = None
         self._changed = threading.Condition()
         self._failure: BaseException | None = None
-        self._closing = False
+        self._closing = self._paused = self._idle = False
         self._wakeup = _WakeupPipe()
         self._thread = threading.Thread(target=self._run, name="dispatcher", daemon=True)
 
@@ -122,6 +123,30 @@ class Dispatcher:
                 raise self._failure
             return complete()
 
+    @contextmanager
+    def pause(self) -> Iterator[list[Handle]]:
+        """Wait until the workers have collected the parts that they began; none begins another in the `with` block.
+
+        Yields:
+            Their handles, which take other calls meanwhile.
+
+        Raises:
+            RunFailed: a worker failed, see `take`.
+        """
+        with self._changed:
+            self._paused, self._idle = True, self._thread.ident is None
+            self._wakeup.notify()
+            while not (self._idle or self._failure is not None):
+                self._changed.wait(POLL)
+            if self._failure is not None:
+                raise self._failure
+        try:
+            yield [worker.handle for worker in self._workers]
+        finally:
+            with self._changed:
+                self._paused = False
+            self._wakeup.notify()
+
     def close(self) -> None:
         """End the thread and the workers."""
         self._closing = True
@@ -144,8 +169,11 @@ class Dispatcher:
                 self._changed.notify_all()
 
     def _start_workers(self) -> None:
-        """Order the next part from each idle worker that may start it."""
+        """Order the next part from each idle worker that may start it, unless they pause."""
         with self._changed:
+            if self._paused:
+                self._idle = all(worker.future is None for worker in self._workers)
+                return self._changed.notify_all()
             for worker in self._workers:
                 if worker.future is not None or not worker.gate.may_start(1):
                     continue

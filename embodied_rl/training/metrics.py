@@ -172,6 +172,7 @@ def measure_times(
         "elapsed": totals.seconds,
         "steps_per_second": sum(report.control_steps for report in reports) / seconds["iteration"],
         "decisions_per_second": sum(report.decisions for report in reports) / seconds["iteration"],
+        "collected_per_second": sum(each.decisions / each.timeline.total for each in reports if each.timeline.total),
     }
     return {f"time/{name}": value for name, value in figures.items()}
 

@@ -9,12 +9,13 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.rollout.replay.experience import open_offline
 from embodied_rl.rollout.replay.format import ReplayFormat
+from embodied_rl.runtime.ranks.torchrun_launcher import TorchrunPlace
 from embodied_rl.schema import TrainConfig
 from embodied_rl.system.untrusted_files import name_file
 
 
 def check_replay(config: TrainConfig) -> None:
-    """Check that ranks collect what they store, in a new folder, or collect nothing; without delay or scorer.
+    """Check that what is collected is stored on this machine, in a new folder; without delay, segments or scorer.
 
     Raises:
         UserError: they do not; the message names the key.
@@ -22,12 +23,14 @@ def check_replay(config: TrainConfig) -> None:
     name, root = config.algo.name, config.replay.root
     if root is not None and Path(root).exists() and (not Path(root).is_dir() or any(Path(root).iterdir())):
         raise UserError(f"replay.root={root} is not empty. Give a new folder.", code="replay-not-empty")
-    if config.mode != "sync" or config.plan.rollout_workers:
+    if config.mode == "stream":
         raise UserError(
-            f"algo.name={name} learns from replay, which each rank collects itself: give mode=sync, and no "
-            f"plan.rollout_workers (mode={config.mode}, plan.rollout_workers={config.plan.rollout_workers}).",
-            code="replay-with-rollout-workers",
+            f"mode=stream: algo.name={name} learns from all stored episodes at once, not from segments of a rollout. "
+            "Give mode=sync or mode=async.",
+            code="replay-with-segments",
         )
+    if config.plan.rollout_workers or config.mode == "async":
+        check_workers(config)
     if config.reward.name is not None and config.reward.mode != "audit":
         raise UserError(
             f"reward.name={config.reward.name}: algo.name={name} learns from replay, which holds only the simulator's "
@@ -46,6 +49,30 @@ def check_replay(config: TrainConfig) -> None:
             "a delay. Give policy.delay=0.",
             code="replay-with-delay",
         )
+
+
+def check_workers(config: TrainConfig) -> None:
+    """Check that the storages of rollout workers can be read by the ranks, each those of equally many workers.
+
+    Raises:
+        UserError: they cannot; the message names the key.
+    """
+    workers, ranks = config.plan.rollout_workers or 0, config.plan.ranks
+    place = TorchrunPlace.find()
+    reasons = {
+        "replay.collect=false: there is nothing for rollout workers to collect. Give mode=sync, and no "
+        "plan.rollout_workers": not config.replay.collect,
+        f"runtime={config.runtime}: ranks read what rollout workers store from the memory of one machine. Give "
+        "runtime=local, or plan.rollout_workers=0 with mode=sync": config.runtime != "local",
+        "torchrun: ranks read what rollout workers store from the memory of one machine, and torchrun may use several. "
+        "Start without it, or give plan.rollout_workers=0 with mode=sync": place is not None and place.size > 1,
+        f"plan.rollout_workers={workers} and plan.ranks={ranks}: each rank learns from what its own rollout workers "
+        f"store. Give plan.rollout_workers={ranks}, or a multiple": config.plan.allocation != "auto"
+        and workers % ranks > 0,
+    }
+    for reason, applies in reasons.items():
+        if applies:
+            raise UserError(f"{reason} (algo.name={config.algo.name}).", code="replay-with-rollout-workers")
 
 
 def check_preload(config: TrainConfig, needs: Needs, spec: SimulatorSpec) -> None:

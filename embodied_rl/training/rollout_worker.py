@@ -6,6 +6,7 @@ Messages to and from it hold plain arrays; `embodied_rl.training.worker_pool` bu
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -70,6 +71,11 @@ class Collecting:
     sampler: EpisodeSampler
     handles: Sequence[Handle]
     writers: Sequence[Writer]
+
+    def clear(self) -> None:
+        """Let all writers discard what an earlier process wrote, because the run begins anew."""
+        for writer in self.writers:
+            writer.clear()
 
     def close(self) -> None:
         """Close the simulators and the writers."""
@@ -244,10 +250,11 @@ class RolloutWorker:
         policy: the policy, with the network that infers.
         board: the board on which weights are published.
         collecting: its collector.
+        traces: whether to send the traces of decisions, too, which learning from replay does not read.
     """
 
-    def __init__(self, policy: PolicyWorker, board: BoardReader, collecting: Collecting) -> None:
-        self._policy = LatestWeightsPolicy(policy, board)
+    def __init__(self, policy: PolicyWorker, board: BoardReader, collecting: Collecting, traces: bool = True) -> None:
+        self._policy, self._traces = LatestWeightsPolicy(policy, board), traces
         self._board, self._collecting, self._collector = board, collecting, collecting.collector
         self._turns: Iterator[None] = iter(())
 
@@ -257,7 +264,9 @@ class RolloutWorker:
             start = order.beginning
             self._policy.load(replace(start.published, weights=start.everything))
             self._policy.load(start.published)
-            if start.state is not None:
+            if start.state is None:
+                self._collecting.clear()
+            else:
                 self._collector.load(start.state)
         if order.finished:
             self._collecting.sampler.update(order.finished)
@@ -275,9 +284,19 @@ class RolloutWorker:
             if time.monotonic() >= until:
                 return None
         rollout = self._collector.rollout
-        return CollectedRollout(
-            to_arrays(rollout), CollectorReport.of_rollout(self._collector, rollout), self._collector.state()
-        )
+        arrays = to_arrays(rollout)
+        if not self._traces:
+            arrays = {name: array for name, array in arrays.items() if not name.startswith("trace/")}
+        return CollectedRollout(arrays, CollectorReport.of_rollout(self._collector, rollout), self._collector.state())
+
+    def simulate(self, method: str, args: tuple[Any, ...]) -> tuple[Any]:
+        """Call the simulator between two parts of rollouts; return the answer, with its images, in a tuple."""
+        (handle,) = self._collecting.handles
+        return (handle.submit(method, *args).result(),)
+
+    def restart_episodes(self) -> None:
+        """Let the next rollout start the present episodes anew, because `simulate` has run others."""
+        self._collector.restart_episodes()
 
     def close(self) -> None:
         """Close the collector and the board's reader."""
@@ -291,12 +310,13 @@ def to_arrays(rollout: Rollout) -> dict[str, Array]:
 
 
 def fill_rollout(rollout: Rollout, arrays: Mapping[str, Array]) -> None:
-    """Copy arrays of `to_arrays` into a rollout of the same sizes.
+    """Copy arrays of `to_arrays`, which may lack traces, into a rollout of the same sizes.
 
     Raises:
         UserError: the arrays have other sizes.
     """
-    for name, tensor in rollout.tensors().items():
+    tensors = rollout.tensors()
+    for name, tensor in ((name, tensors[name]) for name in arrays):
         if arrays[name].shape != (view := _plain(tensor)).shape:
             message = f"a rollout's {name} is {arrays[name].shape}, {tuple(tensor.shape)} was expected"
             raise UserError(message, code="rollout-shape-mismatch")

@@ -4,19 +4,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from embodied_rl.actors.learning import checkpoint, sharded
 from embodied_rl.assembly import build
 from embodied_rl.interfaces.algorithm import Algorithm, Needs
-from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Actor
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.judge.reward.distill import Distiller
 from embodied_rl.judge.reward.run_scoring import list_extra_columns, make_distiller, make_scoring
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.replay.experience import Replay, list_stored, make_storage_factory, open_offline
+from embodied_rl.rollout.replay.followed_storage import FollowedStorage, follow_storage
 from embodied_rl.rollout.replay.format import ReplayFormat
 from embodied_rl.rollout.replay.storage import ReplayStorage
 from embodied_rl.rollout.writer import WriterFactory
@@ -105,18 +104,14 @@ def assemble_parts(
     decisions = count_decisions(config, method.needs, kind.spec, actor)
     scoring = make_scoring(config, kind.spec, method.needs, decisions, folder)
     extras = list_extra_columns(config.reward, kind.spec)
-    envs = config.sim.num_envs // ranks.size
+    envs, followed = config.sim.num_envs // ranks.size, list[FollowedStorage]()
     if method.needs.learns_from == "replay":
-        layout = make_replay_format(config, kind.spec, actor, decisions, envs, method.needs.stores)
-        writers = (*writers, make_storage_factory(layout, Path(config.replay.root or folder.path / "replay")))
+        each, root = config.sim.num_envs // config.plan.collectors, Path(config.replay.root or folder.path / "replay")
+        layout = make_replay_format(config, kind.spec, actor, decisions, each, method.needs.stores)
+        writers = (*writers, make_storage_factory(layout, root))
+        followed = follow_workers(config, layout, root, ranks)
     work = RolloutWork(method.needs, decisions, segments, (*scoring, *writers), extras)
     kept = actor.keep_within(work.decisions * envs * segments, config.policy.cache_gigabytes * 1e9)
-    if kind.limits.one_robot and config.plan.rollout_workers:
-        raise UserError(
-            f"plan.rollout_workers={config.plan.rollout_workers}: on one robot training and evaluations take turns. "
-            "Give plan.rollout_workers=0, and mode=sync.",
-            code="robot-with-rollout-workers",
-        )
     evaluators: list[Handle] = []
     if not (kind.limits.one_robot and config.replay.collect):  # they run while the training simulators are idle
         envs_each = count_evaluation_envs(config, ranks)
@@ -125,13 +120,13 @@ def assemble_parts(
     if config.replay.collect:
         rollouts = Rollout.allocate(actor, work.decisions * segments, envs, extras=extras).segments(segments)
         blueprint = build.Blueprint.of_actor(actor, node, config.algo.sampler, kind.spec)
-        experience = make_experience(config, kind, work, actor, ranks, rollouts, blueprint, runtime)
-    if kind.limits.one_robot and isinstance(experience, OwnExperience):
-        evaluators = experience.share_simulators()
+        experience = make_experience(config, kind, work, actor, ranks, rollouts, blueprint, runtime, followed)
+    if kind.limits.one_robot and not isinstance(experience, NoCollection):
+        evaluators = experience.share_simulators(kind.spec)
     replay = None
     if method.needs.learns_from == "replay":
-        own = experience.find_storage() if isinstance(experience, OwnExperience) else ReplayStorage(layout)
-        replay = open_replay(config, kind.spec, own, ranks, clear=resumed is None)
+        own = [*experience.storages] or [ReplayStorage(layout)]
+        replay = open_replay(config, kind.spec, own, ranks, clear=resumed is None and not followed)
     distiller = make_distiller(config, kind.spec, method.needs, ranks)
     return Parts(
         config, folder, ranks, kind, method.needs, actor, kept, sharding, algorithm, distiller, experience, segments,
@@ -153,25 +148,39 @@ def make_replay_format(
 
     `stores` are the entries of the actor's traces that it keeps.
 
-    Each track holds the longest episode at least, and what an exact resume removes. A decision needs up to two rows,
-    where the time limit ends an episode.
+    Each track holds the longest episode at least, and the rows that an exact resume removes: those of the iterations
+    between two checkpoints and, with mode=async, of the rollouts that workers collect ahead. While iteration i learns,
+    they may begin rollouts up to i + staleness; before the next checkpoint is complete, one more. A decision needs up
+    to two rows, where the time limit ends an episode.
     """
     executed, longest = actor.embodiment.executed, -(-spec.horizon // actor.embodiment.executed)
     capacity = max(config.replay.capacity // config.sim.num_envs, 2 * longest + 2)
-    spare = 2 * decisions * config.checkpoint.every
+    ahead = config.staleness + 1 if config.mode == "async" else 0
+    spare = 2 * decisions * (config.checkpoint.every + ahead)
     extra = list_stored(actor, stores)
     return ReplayFormat.of_simulator(spec, envs, capacity, executed, spare=spare, extra=extra)
 
 
-def open_replay(config: TrainConfig, spec: SimulatorSpec, own: ReplayStorage, ranks: Ranks, clear: bool) -> Replay:
-    """Return the stored experience of a rank, whose rollouts are written to the storage `own`.
+def follow_workers(config: TrainConfig, layout: ReplayFormat, root: Path, ranks: Ranks) -> list[FollowedStorage]:
+    """Open the storages of a rank's share of the rollout workers, which have not started; none if ranks collect."""
+    share = int(config.plan.rollout_workers or 0) // ranks.size
+    followed = [follow_storage(layout, root, ranks.rank * share + number) for number in range(share)]
+    ranks.barrier()
+    return followed
 
-    With `clear` it is emptied: a run without a checkpoint may have been killed before its first one.
+
+def open_replay(
+    config: TrainConfig, spec: SimulatorSpec, own: Sequence[ReplayStorage], ranks: Ranks, clear: bool
+) -> Replay:
+    """Return the stored experience of a rank, whose rollouts are written to the storages `own`.
+
+    With `clear` they are emptied: a run without a checkpoint may have been killed before its first one.
     """
-    if clear:
-        own.load({name: np.zeros_like(value) for name, value in own.state().items()})
+    for storage in own if clear else ():
+        storage.clear()
     offline = () if config.replay.preload is None else open_offline(Path(config.replay.preload), spec)
-    return Replay(own, offline, ranks.rank, ranks.size, config.train.time_limit == "terminal")
+    terminal = config.train.time_limit == "terminal"
+    return Replay(own[0], offline, ranks.rank, ranks.size, terminal, further=tuple(own[1:]))
 
 
 def count_evaluation_envs(config: TrainConfig, ranks: Ranks) -> int:
@@ -193,10 +202,15 @@ def make_experience(
     rollouts: Sequence[Rollout],
     blueprint: build.Blueprint,
     runtime: Runtime,
+    followed: Sequence[FollowedStorage] = (),
 ) -> Experience:
-    """Build the source of this rank's rollouts: the rank itself, or rollout workers, which rank 0 starts."""
+    """Build the source of this rank's rollouts: the rank itself, or rollout workers, which rank 0 starts.
+
+    `followed` are the replay storages of this rank's share of the workers.
+    """
     if config.plan.rollout_workers:
         workers = RolloutWorkers.start(config, runtime, blueprint, work) if ranks.rank == 0 else None
-        return SharedExperience(actor, ranks, rollouts, make_sampler(config, kind, work.needs), workers)
+        sampler = make_sampler(config, kind, work.needs)
+        return SharedExperience(actor, ranks, rollouts, sampler, workers, followed)
     collecting = make_collector(config, kind, work, rollouts[0], runtime, ranks.rank, "training")
     return OwnExperience(build.build_policy(actor, blueprint, config.plan, runtime), collecting)

@@ -5,20 +5,23 @@ segments, its first rollout is number i·S.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 
 from embodied_rl.interfaces.curriculum import EpisodeRecord
 from embodied_rl.interfaces.policy import Actor, Policy
-from embodied_rl.interfaces.sim import Array
+from embodied_rl.interfaces.sim import Array, SimulatorSpec
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.rollout.policy_worker import RemotePolicy
+from embodied_rl.rollout.replay.followed_storage import FollowedStorage
 from embodied_rl.rollout.replay.storage import ReplayStorage
 from embodied_rl.rollout.timeline import WAIT, Timeline
 from embodied_rl.runtime.processes.handle import Handle
 from embodied_rl.runtime.processes.process import read_resident_bytes
 from embodied_rl.runtime.ranks.collective import Ranks
+from embodied_rl.training.lent_simulator import LentSimulator
 from embodied_rl.training.metrics import CollectorReport, join_reports
 from embodied_rl.training.rollout_worker import REPORT, CollectedRollout, Collecting, fill_rollout, redistribute
 from embodied_rl.training.worker_pool import RolloutWorkers
@@ -63,16 +66,19 @@ class OwnExperience:
         """Update the curriculum with the episodes that ended in the rollout, on all ranks."""
         self._collecting.sampler.update(finished)
 
-    def find_storage(self) -> ReplayStorage:
-        """Return the replay storage that the rollouts are written to."""
-        return next(writer for writer in self._collecting.writers if isinstance(writer, ReplayStorage))
+    @property
+    def storages(self) -> list[ReplayStorage]:
+        """Return the replay storages that this rank learns from: that which its rollouts are written to, if any."""
+        return [writer for writer in self._collecting.writers if isinstance(writer, ReplayStorage)]
 
-    def share_simulators(self) -> list[Handle]:
-        """Return the simulators, for evaluations between two rollouts; `restart_episodes` follows each."""
+    def share_simulators(self, spec: SimulatorSpec) -> list[Handle]:
+        """Return the simulators, for evaluations inside of `lend_simulators`."""
         return [*self._collecting.handles]
 
-    def restart_episodes(self) -> None:
-        """Let the next rollout start new episodes, after an evaluation on the same simulators."""
+    @contextmanager
+    def lend_simulators(self) -> Iterator[None]:
+        """Let an evaluation use the simulators in the `with` block; the next rollout restarts its episodes."""
+        yield
         self._collector.restart_episodes()
 
     def state(self) -> dict[str, Array]:
@@ -99,6 +105,7 @@ class SharedExperience:
         rollouts: this rank's buffers, filled for each version: one for each segment.
         sampler: an episode sampler of all environments, for its curriculum.
         workers: the rollout workers, on rank 0; None on other ranks.
+        storages: replay storages of this rank's share of the workers, for an algorithm that learns from replay.
     """
 
     def __init__(
@@ -108,8 +115,9 @@ class SharedExperience:
         rollouts: Sequence[Rollout],
         sampler: EpisodeSampler,
         workers: RolloutWorkers | None,
+        storages: Sequence[FollowedStorage] = (),
     ) -> None:
-        self.timeline = Timeline()
+        self.timeline, self.storages = Timeline(), storages
         self._actor, self._ranks, self._rollouts = actor, ranks, rollouts
         self._sampler, self._workers = sampler, workers
         self._collected: list[list[CollectedRollout]] = []
@@ -130,9 +138,15 @@ class SharedExperience:
                 self._collected.append(collected)
                 shares = redistribute([part.arrays for part in collected], self._ranks.size)
                 ended = [part.report.finished for part in collected] if self._ranks.size == len(collected) else None
-                parts = [(share, ended[rank] if ended else ()) for rank, share in enumerate(shares)]
-            arrays, finished = self._ranks.scatter(parts, EpisodeRecord)
+                stored, each = [find_stored(part.state) for part in collected], len(self.storages)
+                parts = [
+                    (share, ended[rank] if ended else (), stored[rank * each : (rank + 1) * each])
+                    for rank, share in enumerate(shares)
+                ]
+            arrays, finished, stored = self._ranks.scatter(parts, EpisodeRecord)
         fill_rollout(rollout, arrays)
+        for storage, state in zip(self.storages, stored, strict=True):
+            storage.advance(state)
         rollout.finished = list(finished)
         self.timeline.finish()
         self._segment = (self._segment + 1) % len(self._rollouts)
@@ -166,6 +180,12 @@ class SharedExperience:
         if self._workers is not None:
             self._workers.dispatcher.update_curriculum(finished)
 
+    def share_simulators(self, spec: SimulatorSpec) -> list[Handle]:
+        return [LentSimulator(handle, spec) for handle in (self._workers.handles if self._workers else ())]
+
+    def lend_simulators(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._workers is None else self._workers.lend_simulators()
+
     def state(self) -> dict[str, Array]:
         own = self._sampler.state()
         workers = {
@@ -186,11 +206,21 @@ class SharedExperience:
             self._workers.close()
 
 
+def find_stored(state: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the state of the replay storage in a collector's state; empty if it has none."""
+    return {f"replay/{name.partition('/replay/')[2]}": array for name, array in state.items() if "/replay/" in name}
+
+
 class NoCollection:
     """The source of a run that learns from stored experience alone: the calls of `OwnExperience`, without a rollout."""
 
+    storages: Sequence[ReplayStorage] = ()
+
     def __init__(self) -> None:
         self.timeline = Timeline()
+
+    def lend_simulators(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def offer(self) -> None:
         """Begin the timeline of an iteration."""

@@ -4,6 +4,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ from embodied_rl.runtime.processes.process import read_resident_bytes
 from embodied_rl.training import metrics
 from embodied_rl.training.restoring import explain_state_mismatch, read_progress
 from embodied_rl.training.run_parts import Parts, count_evaluation_envs
-from embodied_rl.training.sources import OwnExperience, SharedExperience
+from embodied_rl.training.sources import SharedExperience
 
 log = logging.getLogger(__name__)
 
@@ -173,11 +174,10 @@ class Trainer:
         mine = listed[self.ranks.rank :: self.ranks.size]
         evaluators, executed = self.parts.evaluators, self.actor.embodiment.executed
         envs = count_evaluation_envs(self.config, self.ranks) // len(evaluators)
-        results = evaluate_policy(
-            self.actor, evaluators, self.spec, mine, 0, envs, executed, purpose=purpose, delay=self.delay
-        )
-        if self.kind.limits.one_robot and isinstance(self._experience, OwnExperience):
-            self._experience.restart_episodes()
+        with self._experience.lend_simulators() if self.kind.limits.one_robot else nullcontext():
+            results = evaluate_policy(
+                self.actor, evaluators, self.spec, mine, 0, envs, executed, purpose=purpose, delay=self.delay
+            )
         everything = [result for part in self.ranks.gather(results, EpisodeResult) for result in part]
         if purpose == "select":
             self.totals.seconds += time.perf_counter() - began
@@ -201,7 +201,8 @@ class Trainer:
         if self.parts.distiller is not None:
             state |= {f"distiller/{name}": value for name, value in self.parts.distiller.state().items()}
         if self.parts.replay is not None:
-            self.parts.replay.own.flush()
+            for storage in self._experience.storages:
+                storage.flush()
             state |= {f"replay/{name}": torch.from_numpy(value) for name, value in self.parts.replay.state().items()}
         gathered = self.ranks.gather(state)
         spread = shards.write_shards(self.folder.checkpoints, self.parts.sharding, self.ranks)

@@ -1,6 +1,7 @@
 """Pool of rollout workers: rank 0 starts them and publishes weights to them; each is built in its own process."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import torch
 
@@ -44,7 +45,7 @@ def make_rollout_worker(
     rollout = Rollout.allocate(actor, work.decisions, envs, extras=work.extras)
     kind, runtime = SimulatorKind.find(config.sim), runtimes.select_runtime(config)
     collecting = make_collector(config, kind, work, rollout, runtime, number, f"worker {number}'s")
-    return RolloutWorker(PolicyWorker(actor), board, collecting)
+    return RolloutWorker(PolicyWorker(actor), board, collecting, traces=work.needs.learns_from != "replay")
 
 
 class RolloutWorkers:
@@ -59,7 +60,7 @@ class RolloutWorkers:
 
     def __init__(self, board: Board, handles: Sequence[Handle], staleness: int, segments: int = 1) -> None:
         self.dispatcher = Dispatcher(handles, staleness, segments)
-        self._board, self._count = board, len(handles)
+        self._board, self._count, self.handles = board, len(handles), handles
         self._everything: Weights | None = None
 
     @staticmethod
@@ -91,6 +92,14 @@ class RolloutWorkers:
         if self._everything is None:
             self._everything = publish_weights(actor, actor.version, everything=True)
         self.dispatcher.offer(actor.version, WorkerStart(self._everything, PublishedWeights(learned, exploration)))
+
+    @contextmanager
+    def lend_simulators(self) -> Iterator[None]:
+        """Let the ranks use the workers' simulators in the `with` block, between two parts of rollouts."""
+        with self.dispatcher.pause() as handles:
+            yield
+            for handle in handles:
+                handle.submit("restart_episodes").result()
 
     def load(self, version: int, state: Mapping[str, Array], learned: Mapping[str, Array]) -> None:
         """Continue with a version's rollouts, from a `SharedExperience.state` and the state of the curriculum."""

@@ -109,7 +109,7 @@ COSTS = Costs(step=LinearCost(0, 0.5), inference=LinearCost(0, 1.0), update=Line
 
 
 def run(plan: Allocation, *times: float) -> LiveRun:
-    return LiveRun(Candidate(plan, 0.0, Prediction(2.0, 1.0, 1.0, {}, 0.0, 1.0)), times)
+    return LiveRun(Candidate(plan, 0.0, Prediction(2.0, 1.0, 1.0, {}, 0.0, 1.0, 2.0)), times)
 
 
 def test_the_interval_of_a_median_is_that_of_the_tables() -> None:

@@ -13,7 +13,6 @@ from torch import Tensor
 from embodied_rl.cli import run_command
 from embodied_rl.cli.command import list_commands
 from embodied_rl.commands.preparation import compose_config
-from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import SimulatorLimits, Source
 from embodied_rl.mathematics.objectives.losses import step_mask
 from embodied_rl.reports.report import Report
@@ -31,6 +30,7 @@ from tests.support.running import SMALL
 
 pytestmark = pytest.mark.thorough
 FEW = ("train.decisions=30", "train.iterations=2", "policy.critic=prefix", "algo.critic_warmup=0", "algo.minibatch=8")
+BESIDE = ("plan=colocated", "plan.ranks=1", "plan.rollout_workers=1", "mode=async")
 OWN = ("sim=tabletop", "sim.num_envs=1", "plan=colocated", "plan.ranks=1")
 
 
@@ -111,10 +111,28 @@ def test_a_robot_that_is_elsewhere_is_opened_once_and_training_goes_on_after_an_
     assert (rollouts[1]["source"] == int(Source.POLICY)).float().mean() > 0.9
 
 
-def test_rollout_workers_beside_one_robot_are_refused(tmp_path: Path) -> None:
-    words = ("sim=robot", "sim.transport=dds", "mode=async", "plan=colocated", "plan.ranks=1", "plan.rollout_workers=1")
-    with pytest.raises(UserError, match="on one robot training and evaluations take turns"):
-        assemble_parts(configure(*words), RunFolder.create(tmp_path, "test", 0), Ranks())
+@pytest.mark.process
+def test_a_robot_that_a_rollout_worker_holds_is_lent_to_evaluations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the first rollout and between two, while the worker is ahead; no other is opened here."""
+    monkeypatch.setattr(RobotSimulator, "limits", staticmethod(lambda _: SimulatorLimits(1, one_robot=True)))
+    monkeypatch.setattr(RobotSimulator, "__init__", None)
+    words = ("sim=robot", "train.decisions=8", "train.iterations=4", *BESIDE)
+    parts = assemble_parts(configure(*words), RunFolder.create(tmp_path, "test", 0), Ranks())
+    trainer = Trainer(parts)
+    try:
+        before = trainer.evaluate(1, "report")
+        figures = [trainer.step(), trainer.step()]
+        between = trainer.evaluate(2, "select")
+        figures += [trainer.step(), trainer.step()]
+        rollout: Any = parts.experience
+        assert (rollout._rollouts[0].steps > 0).all(), "each decision moved the robot, after the evaluation, too"
+    finally:
+        parts.close()
+    assert [len(before), len(between)] == [1, 2] and all(result.steps > 0 for result in (*before, *between))
+    assert [each["total/decisions"] for each in figures] == [8, 16, 24, 32]
+    assert all(each["staleness/max"] <= 1 and each["workers/restarts"] == 0 for each in figures)
 
 
 @pytest.mark.process
@@ -131,14 +149,17 @@ def test_what_a_human_did_is_kept_and_not_learnt_from(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
+@pytest.mark.parametrize("beside", [(), BESIDE], ids=["in turns", "while the robot works"])
 @pytest.mark.parametrize(("name", "length"), [("dsrl", "algo.updates=3"), ("recap", "algo.steps=3")])
-def test_methods_on_replay_store_who_acted_and_learn_what_a_human_did(name: str, length: str, tmp_path: Path) -> None:
+def test_methods_on_replay_store_who_acted_and_learn_what_a_human_did(
+    name: str, length: str, beside: tuple[str, ...], tmp_path: Path
+) -> None:
     """RECAP labels every decision that a human took part in as positive."""
     command = list_commands()["train"]
     told = (
         *(word for word in SMALL if not word.startswith(("sim.", "algo.", "policy.critic"))), "train.decisions=30",
         "train.iterations=2", "sim=robot", "sim.human=scripted", "+sim.simulated={progress: true}", f"algo={name}",
-        length, "policy.critic=prefix",
+        length, "policy.critic=prefix", *beside,
     )  # fmt: skip
     config = run_command.freeze_command_config(command, compose_config(command.config, told, command.values), told)
     config = run_command.load_preparation(command).check(config)[0]

@@ -267,3 +267,42 @@ def test_an_exception_ahead_of_the_learner_is_raised_with_the_next_rollout(crew:
     crew.offer(1)
     with pytest.raises(WorkerError, match="rollout worker 1"):
         crew.dispatcher.take(1)
+
+
+@pytest.mark.parametrize("crew", [3], indirect=True)
+def test_in_a_pause_no_worker_collects_and_then_all_go_on(crew: Crew) -> None:
+    """It begins when the part of a slow worker is complete, which is allowed three more by then."""
+    entered, over = threading.Event(), threading.Event()
+
+    def borrow() -> None:
+        with crew.dispatcher.pause() as handles:
+            assert [handle.name for handle in handles] == ["rollout worker 0", "rollout worker 1"]
+            entered.set()
+            assert over.wait(200.0)
+
+    with crew.dispatcher.pause():
+        pass  # nobody has begun yet
+    crew.gates[1].clear()
+    crew.offer(0)
+    crew.settle(1, 1)
+    crew.settle(0, 4)
+    borrower = threading.Thread(target=borrow)
+    borrower.start()
+    assert not entered.wait(0.1), "worker 1 still collects"
+    crew.gates[1].set()
+    assert entered.wait(200.0)
+    crew.settle(1, 2)
+    assert crew.numbers(1) == [0]
+    over.set()
+    borrower.join(200.0)
+    crew.settle(1, 4)
+    assert crew.numbers(0) == crew.numbers(1) == [0, 1, 2, 3]
+
+
+def test_a_pause_does_not_wait_for_a_worker_that_failed(crew: Crew) -> None:
+    crew.failures[0].add(0)
+    crew.offer(0)
+    with pytest.raises(WorkerError, match="not this one"):
+        crew.dispatcher.take(0)
+    with pytest.raises(WorkerError, match="not this one"), crew.dispatcher.pause():
+        pass

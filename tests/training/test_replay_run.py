@@ -238,8 +238,6 @@ def test_a_policy_in_a_separate_process_gets_the_guidance(typed: Callable[..., A
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        (("mode=async",), "mode=async"),
-        (("plan=split", "plan.rollout_workers=2"), "plan.rollout_workers=2"),
         (("policy.delay=1", "policy.executed=1"), "policy.delay=1"),
         (("replay.root=.",), "replay.root=."),
         (("reward=oracle",), "reward.name="),

@@ -27,7 +27,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.system.atomic_write import explain_errors, set_usual_mode, sync_folder, write_text
+from embodied_rl.system.atomic_write import explain_errors, set_usual_mode, sync_path, write_text
 from embodied_rl.system.untrusted_files import check_inside, check_name, read_json
 
 TENSORS, STATE, POLICY = "tensors.safetensors", "state.json", "policy.safetensors"
@@ -88,7 +88,7 @@ def save_checkpoint(
             if final.exists():
                 final.rename(folder / f".old-{final.name}")
             temporary.rename(final)
-            sync_folder(folder)
+            sync_path(folder)
         finally:
             _remove_temporary(folder)
     write_text(folder / "last", final.name + "\n")

@@ -24,10 +24,11 @@ class Replay:
     Attributes:
         own: storage that the run's rollouts are written to.
         offline: storages of other episodes, such as those of an earlier run.
-        rank, ranks: which of the ranks reads it, and their number. Each has its own storage, and every ranks-th of the
+        rank, ranks: which of the ranks reads it, and their number. Each has its own storages, and every ranks-th of the
             offline episodes.
         ends_at_time_limit: whether the time limit counts as the end of the task, see `train.time_limit`; the storages
             keep it as a truncation.
+        further: storages of rollouts besides `own`, where several rollout workers collect for this rank.
     """
 
     own: ReplayStorage
@@ -35,16 +36,22 @@ class Replay:
     rank: int = 0
     ranks: int = 1
     ends_at_time_limit: bool = False
+    further: tuple[ReplayStorage, ...] = ()
 
     @property
     def storages(self) -> tuple[ReplayStorage, ...]:
         """Return the storages; a decision's first number is the position of its storage here."""
-        return self.own, *self.offline
+        return self.own, *self.further, *self.offline
+
+    @property
+    def owned(self) -> int:
+        """Return how many of the storages, the first ones, hold rollouts of the run."""
+        return 1 + len(self.further)
 
     def list_episodes(self, storage: int) -> list[StoredEpisode]:
         """Return the whole episodes of a storage that this rank learns from."""
         found = self.storages[storage].list_episodes()
-        return found[self.rank :: self.ranks] if storage else found
+        return found[self.rank :: self.ranks] if storage >= self.owned else found
 
     def state(self) -> dict[str, Array]:
         """Return a checksum of the content of each offline storage, if there are any, for `load`."""

@@ -19,7 +19,7 @@ import numpy as np
 
 from embodied_rl.interfaces.sim import Array
 from embodied_rl.rollout.replay.format import REMEDY, ReplayError, ReplayFormat
-from embodied_rl.system.atomic_write import explain_errors, sync_folder, write_text
+from embodied_rl.system.atomic_write import explain_errors, sync_path, write_text
 from embodied_rl.system.untrusted_files import DAMAGED_ARRAY, check_ends, shorten
 
 FORMAT, TEXTS = "format.json", "texts.jsonl"
@@ -68,11 +68,6 @@ class Texts:
             self._numbers[text] = len(self._texts)
             self._texts.append(text)
         return self._numbers[text]
-
-    def flush(self) -> None:
-        """Flush all texts to the disk."""
-        if self._file is not None:
-            os.fsync(self._file.fileno())
 
     def close(self) -> None:
         """Close the file, so that another process can write."""
@@ -133,9 +128,16 @@ def make_folder(folder: Path, layout: ReplayFormat) -> None:
             (temporary / TEXTS).touch()
             write_text(temporary / FORMAT, layout.to_json())
             temporary.rename(folder)
-            sync_folder(folder.parent)
+            sync_path(folder.parent)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
+
+
+def sync_files(folder: Path, layout: ReplayFormat) -> None:
+    """Sync all rows and texts to disk, whichever process wrote them; raise `StorageError` if the folder is gone."""
+    for name in (TEXTS, *map(make_file_name, layout.fields)):
+        with explain_errors(folder / name, "the replay storage"):
+            sync_path(folder / name)
 
 
 def open_arrays(folder: Path, layout: ReplayFormat, write: bool) -> dict[str, Array]:

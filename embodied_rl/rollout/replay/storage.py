@@ -17,7 +17,7 @@ from torch import Tensor
 from embodied_rl.interfaces.policy import Decision, NoiseKeys
 from embodied_rl.interfaces.sim import Array, Episode, Observation, SimulatorSpec, Source, StepResult
 from embodied_rl.rollout.replay.format import REMEDY, FieldKind, ReplayError, ReplayFormat
-from embodied_rl.rollout.replay.replay_files import TEXTS, Texts, make_folder, open_arrays, read_format
+from embodied_rl.rollout.replay.replay_files import TEXTS, Texts, make_folder, open_arrays, read_format, sync_files
 from embodied_rl.rollout.replay.ring import Ring, Values
 from embodied_rl.rollout.writer import Writer, select_outcome
 
@@ -126,7 +126,7 @@ class ReplayStorage(Writer):
                 raise ReplayError(message, code="replay-damaged")
 
     def _attach(self, layout: ReplayFormat, folder: Path | None, write: bool) -> None:
-        self.format, self._write = layout, write
+        self.format, self._folder, self._write = layout, folder, write
         self._texts = Texts(None if folder is None else folder / TEXTS, write)
         try:
             self._arrays = layout.allocate() if folder is None else open_arrays(folder, layout, write)
@@ -322,12 +322,14 @@ class ReplayStorage(Writer):
             )
         self._ring.rewind(count, state["replay/lost"])
 
+    def clear(self) -> None:
+        """Remove all rows."""
+        self.load({name: np.zeros_like(value) for name, value in self.state().items()})
+
     def flush(self) -> None:
         """Flush all data to the disk, so that a power cut cannot lose it; no effect in memory."""
-        self._texts.flush()
-        for array in self._arrays.values():
-            if isinstance(array, np.memmap):
-                array.flush()
+        if self._folder is not None:
+            sync_files(self._folder, self.format)
 
     def close(self) -> None:
         """Stop writing, so that another process can write. Reading still works. Safe to call twice."""

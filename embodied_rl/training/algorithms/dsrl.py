@@ -193,7 +193,7 @@ class DSRL:
         """Learn from decisions of all stored episodes; return figures for the log."""
         known = find_transitions(replay, self.actor.embodiment.executed, self.config.gamma, self.config.n_step)
         known = known if self._aliased else known.select(np.flatnonzero(~known.human))
-        shares, share = count_shares(known.where, self.config.offline_share, self.ranks)
+        shares, share = count_shares(known.where, self.config.offline_share, self.ranks, replay.owned)
         mixed = (self.seed * 1_000_003 + iteration) * 257 + self.ranks.rank
         draws, generator = np.random.default_rng(mixed), torch.Generator().manual_seed(mixed % 2**63)
         found = sum(len(replay.list_episodes(number)) for number in range(len(replay.storages)))
@@ -205,7 +205,7 @@ class DSRL:
         names = ("critic_loss", *(["noise_critic_loss"] if self._aliased else []), "policy_loss", "value", "entropy")
         totals: dict[str, float] = dict.fromkeys(names, 0.0)
         for _ in range(updates):
-            rows, weight = draw_rows(known.where, size, share, shares, draws)
+            rows, weight = draw_rows(known.where, size, share, shares, draws, replay.owned)
             batch = None
             if len(rows):
                 weight = weight * np.float32(len(rows) / size)

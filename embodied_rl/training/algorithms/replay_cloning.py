@@ -112,7 +112,7 @@ class ReplayCloning(ABC):
         counts = torch.tensor([len(learned), len(checked)], dtype=torch.float64)
         self.ranks.sum_([counts])
         rows, checks = counts.tolist()
-        losses, best, since, shares = list[float](), float("inf"), 0, self._count_shares(learned)
+        losses, best, since, shares = list[float](), float("inf"), 0, self._count_shares(learned, replay.owned)
         first = last = 0.0
         for step in range(self._cloning.steps if rows else 0):
             if checks and step % self._cloning.check_every == 0:
@@ -155,7 +155,7 @@ class ReplayCloning(ABC):
         `shares` are the weights of this rank's own and of its offline decisions in a minibatch, see `_count_shares`.
         """
         size = max(1, self._cloning.minibatch // self.ranks.size)
-        rows, factor = draw_rows(learned.where, size, self._share, shares, draws)
+        rows, factor = draw_rows(learned.where, size, self._share, shares, draws, replay.owned)
         self.optimiser.zero_grad()
         loss = torch.zeros(())
         if len(rows):
@@ -167,12 +167,12 @@ class ReplayCloning(ABC):
         self.optimiser.step(self.ranks, rate)
         return loss.item()
 
-    def _count_shares(self, learned: WeightedDecisions) -> Array:
+    def _count_shares(self, learned: WeightedDecisions, owned: int = 1) -> Array:
         """Return how much more this rank's own and offline decisions count than those of a mean rank, float64 [2].
 
         Also sets the share of a minibatch that is offline on every rank, `_share`.
         """
-        shares, self._share = count_shares(learned.where, self._cloning.offline_share, self.ranks)
+        shares, self._share = count_shares(learned.where, self._cloning.offline_share, self.ranks, owned)
         return shares
 
     def _loss(self, replay: Replay, chosen: WeightedDecisions, generator: torch.Generator) -> Tensor:
@@ -207,7 +207,7 @@ class ReplayCloning(ABC):
         self.optimiser.load(state)
 
 
-def count_shares(where: Array, offline_share: float, ranks: Ranks) -> tuple[Array, float]:
+def count_shares(where: Array, offline_share: float, ranks: Ranks, owned: int = 1) -> tuple[Array, float]:
     """Return how much more a rank's own and offline decisions count than those of a mean rank, float64 [2].
 
     Also returns the share of a minibatch that is offline on every rank: `offline_share`, or 0 or 1 where all ranks
@@ -217,8 +217,9 @@ def count_shares(where: Array, offline_share: float, ranks: Ranks) -> tuple[Arra
         where: int64 [B, 3], the decisions of this rank.
         offline_share: share of a minibatch that is offline, if there are decisions of both kinds.
         ranks: which learn together.
+        owned: number of storages that are not offline, see `Replay`.
     """
-    offline = int((where[:, 0] > 0).sum())
+    offline = int((where[:, 0] >= owned).sum())
     mine = np.array([len(where) - offline, offline], np.float64)
     totals = torch.from_numpy(mine.copy())
     ranks.sum_([totals])
@@ -228,7 +229,7 @@ def count_shares(where: Array, offline_share: float, ranks: Ranks) -> tuple[Arra
 
 
 def draw_rows(
-    where: Array, size: int, share: float, shares: Array, draws: np.random.Generator
+    where: Array, size: int, share: float, shares: Array, draws: np.random.Generator, owned: int = 1
 ) -> tuple[Array, NDArray[np.float32]]:
     """Draw rows of decisions `where` int64 [B, 3] for a minibatch of `size`, of which a `share` is offline on average.
 
@@ -238,7 +239,7 @@ def draw_rows(
     offline = int(size * share + draws.random())
     found = [(np.zeros(0, np.int64), np.zeros(0, np.float32))]
     for later, count in ((False, size - offline), (True, offline)):
-        rows = np.flatnonzero((where[:, 0] > 0) == later)
+        rows = np.flatnonzero((where[:, 0] >= owned) == later)
         if len(rows) and count:
             found.append((rows[draws.integers(len(rows), size=count)], np.full(count, shares[int(later)], np.float32)))
     rows, factors = zip(*found, strict=True)

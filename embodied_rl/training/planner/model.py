@@ -79,6 +79,7 @@ class Prediction:
         rollout, update: seconds of its parts; the rest is switching and synchronising.
         busy, bubble: those of the rollout, see `PredictedRollout`.
         decisions_per_second: throughput of the whole iteration.
+        collected_per_second: decisions per second of the rollout alone, as collectors reach it that never wait.
     """
 
     seconds: float
@@ -87,6 +88,7 @@ class Prediction:
     busy: dict[str, float]
     bubble: float
     decisions_per_second: float
+    collected_per_second: float
 
 
 def predict_iteration(costs: Costs, plan: Allocation, resources: Resources, workload: Workload) -> Prediction:
@@ -111,7 +113,9 @@ def predict_iteration(costs: Costs, plan: Allocation, resources: Resources, work
         segment, learned = seconds / workload.segments, update * workload.early / workload.segments
         waiting = (workload.segments - 1) * max(segment, learned)
         total = (segment + waiting + learned + update * (1 - workload.early)) + extra
-    return Prediction(total, seconds, update, middle.busy, middle.bubble, workload.rows / total)
+    return Prediction(
+        total, seconds, update, middle.busy, middle.bubble, workload.rows / total, workload.rows / seconds
+    )
 
 
 def count_learners(plan: Allocation) -> int:

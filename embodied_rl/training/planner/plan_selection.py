@@ -10,6 +10,7 @@ import logging
 import os
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from embodied_rl.actors.placement import resolve_placement
 from embodied_rl.assembly import build
@@ -122,8 +123,9 @@ def decide_plan(config: TrainConfig, measured: CostFile, resources: Resources) -
         UserError: no allocation is feasible.
     """
     orders: tuple[Order, ...] = ("exact", "ready") if config.plan.order == "ready" else ("exact",)
-    size = build.find_method(config.algo).needs.group_size
-    return choose_allocation(measured.costs, resources, make_workload(config), group_size=size, orders=orders)
+    needs, work = build.find_method(config.algo).needs, make_workload(config)
+    limits: dict[str, Any] = {"group_size": needs.group_size, "whole_workers": needs.learns_from == "replay"}
+    return choose_allocation(measured.costs, resources, work, orders=orders, **limits)
 
 
 def choose_configured(config: TrainConfig, measured: CostFile, resources: Resources) -> Choice:

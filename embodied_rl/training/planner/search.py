@@ -39,6 +39,7 @@ def choose_allocation(
     *,
     group_size: int = 1,
     orders: Iterable[Order] = ("exact",),
+    whole_workers: bool = False,
 ) -> Choice:
     """Predict every allocation of `resources`, and choose the simplest of those within `TIE` of the fastest.
 
@@ -48,11 +49,12 @@ def choose_allocation(
         workload: N environments, T decisions.
         group_size: environments that must stay in one simulator.
         orders: allowed slice orders; with "ready", results are not bitwise reproducible.
+        whole_workers: whether each rank learns from what its own rollout workers store, as from replay.
 
     Raises:
         UserError: no allocation is feasible; the message names the reason.
     """
-    plans = list_allocations(resources, workload, group_size, tuple(orders))
+    plans = list_allocations(resources, workload, group_size, tuple(orders), whole_workers)
     found = [predict_candidate(costs, plan, resources, workload) for plan in plans]
     feasible = sorted((item for item in found if item.prediction), key=_seconds)
     if not feasible:
@@ -74,15 +76,22 @@ def choose_allocation(
 
 
 def list_allocations(
-    resources: Resources, workload: Workload, group_size: int = 1, orders: tuple[Order, ...] = ("exact",)
+    resources: Resources,
+    workload: Workload,
+    group_size: int = 1,
+    orders: tuple[Order, ...] = ("exact",),
+    whole_workers: bool = False,
 ) -> Iterator[Allocation]:
-    """Yield every allocation of the resources that divides the environments into equal parts of whole groups."""
+    """Yield every allocation of the resources that divides the environments into equal parts of whole groups.
+
+    With `whole_workers` there are as many rollout workers as ranks, or a multiple.
+    """
     if resources.devices:
         plans = _ahead_on_devices(resources.devices) if workload.ahead else _on_devices(resources.devices)
     else:
         plans = _ahead_on_cores(resources.cores) if workload.ahead else _on_cores(resources.cores)
     for plan in plans:
-        if workload.envs % plan.ranks:
+        if workload.envs % plan.ranks or (whole_workers and plan.rollout_workers % plan.ranks):
             continue
         parts = plan.collectors * plan.slices * max(1, plan.workers)
         if resources.devices:

@@ -68,7 +68,7 @@ def test_a_kill_while_saving_leaves_the_earlier_ones(folder, monkeypatch, moment
     def kill(*_):
         raise Killed
 
-    targets = {"tensors": "save_file", "state": "write_text", "rename": "sync_folder"}
+    targets = {"tensors": "save_file", "state": "write_text", "rename": "sync_path"}
     with monkeypatch.context() as patch, pytest.raises(Killed):
         patch.setattr(checkpoint, targets[moment], kill)
         patch.setattr(checkpoint, "_remove_temporary", lambda _: None)  # a killed process cleans nothing up
@@ -141,7 +141,7 @@ def test_a_run_that_holds_a_policy_alone_means_itself(tmp_path):
     assert checkpoint.resolve_checkpoint(tmp_path) == tmp_path
 
 
-@pytest.mark.parametrize("failing", ["save_file", "write_text", "sync_folder"])
+@pytest.mark.parametrize("failing", ["save_file", "write_text", "sync_path"])
 def test_a_full_disk_names_path_and_key_and_harms_nothing(folder, monkeypatch, failing):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")

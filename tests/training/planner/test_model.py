@@ -79,6 +79,7 @@ def test_ranks_divide_the_environments_and_the_cores():
     assert four.rollout == pytest.approx(one.rollout / 4)
     assert (one.update, four.update) == (pytest.approx(0.1 + 0.64), pytest.approx(0.1 + 0.16))
     assert four.decisions_per_second == pytest.approx(640 / (four.rollout + four.update))
+    assert four.collected_per_second == pytest.approx(640 / four.rollout)
     assert four.bubble == pytest.approx(0)
 
 

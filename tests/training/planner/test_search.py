@@ -119,6 +119,14 @@ def test_accelerators_that_collect_ahead_do_not_learn(work: Workload) -> None:
     assert not [count for count in parts if work.envs % count]
 
 
+@pytest.mark.parametrize("resources", [Resources(12), Resources(64, devices=8)], ids=["cores", "accelerators"])
+def test_ranks_that_learn_from_what_workers_store_have_equally_many_of_them(resources: Resources) -> None:
+    plans = list(list_allocations(resources, AHEAD[0]))
+    some = list(list_allocations(resources, AHEAD[0], whole_workers=True))
+    assert some == [plan for plan in plans if plan.rollout_workers in range(plan.ranks, 99, plan.ranks)]
+    assert len({plan.ranks for plan in some}) > 1 and len(some) < len(plans)
+
+
 def test_half_of_the_accelerators_learn_if_learning_takes_half_of_the_time() -> None:
     """A decision takes an accelerator 0.01 s to make and 0.01 s to learn from: four of eight do either."""
     costs = Costs(

@@ -64,6 +64,15 @@ def test_unlike_iterations_and_single_ones_do_not_count(folder: Path) -> None:
     assert forecast.figures() == {"time/iteration_predicted": 10.0, "time/bubble_predicted": 0.25}
 
 
+def test_the_throughput_of_collectors_is_predicted_where_the_plan_says_it(folder: Path) -> None:
+    """Plans of earlier versions do not."""
+    plan = json.loads((folder / "plan.json").read_text())
+    assert "time/collected_per_second_predicted" not in Forecast.read(folder).figures()
+    plan["chosen"]["prediction"]["collected_per_second"] = 40
+    (folder / "plan.json").write_text(json.dumps(plan))
+    assert Forecast.read(folder).figures()["time/collected_per_second_predicted"] == 40.0
+
+
 def test_a_run_without_prediction_reports_no_drift(tmp_path: Path) -> None:
     forecast = Forecast.read(tmp_path)
     assert forecast.figures() == {} and forecast.note(3.0) is None
