@@ -56,7 +56,8 @@ class ShortenedLists:
 def _are_same(last: list[Any] | None, value: list[Any]) -> bool:
     """Return whether lists are equal; the histories of episodes, which do not compare, must be the same array."""
     return last == value and all(
-        getattr(old, "history", None) is getattr(new, "history", None) for old, new in zip(last or (), value, strict=True)
+        getattr(old, "history", None) is getattr(new, "history", None)
+        for old, new in zip(last or (), value, strict=True)
     )
 
 
