@@ -16,6 +16,7 @@ from embodied_rl.deployment.robots.description import OperatorTopics, RobotDescr
 from embodied_rl.deployment.transport.interface import Transport
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Episode
+from embodied_rl.system.terminal import tell_person
 from embodied_rl.system.untrusted_files import make_printable
 
 TEXT = "std_msgs/msg/String"
@@ -130,7 +131,7 @@ class AttendedEpisodes:
             UserError: no confirmation in time.
         """
         how = "press the button for run" if self._has_button else "take hold of the dead man's switch"
-        print(f"Set up the scene for: {make_printable(words)}. Then {how}.", flush=True)
+        tell_person(f"Set up the scene for: {make_printable(words)}. Then {how}.")
         pressed, held = self._operator.count_presses("run"), self._operator.holds()
         until = time.monotonic() + self._wait_s
         while time.monotonic() < until:
@@ -174,7 +175,7 @@ class EpisodeReturns:
         said = follow(motion)
         self._began_at = point.name if motion.arrived else None
         if not motion.arrived:
-            print(f"Episode {episode.index} does not begin at '{point.name}': {said}.", flush=True)
+            tell_person(f"Episode {episode.index} does not begin at '{point.name}': {said}.")
 
     def end(self, end: EpisodeEnd, *, aborted: bool) -> None:
         """Count the outcome unless the episode was aborted. Raises `UserError` if the file cannot be written."""

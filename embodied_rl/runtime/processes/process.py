@@ -18,6 +18,7 @@ from embodied_rl.runtime.processes.handle import NoAnswer, WorkerDied
 from embodied_rl.runtime.processes.interpreter import Interpreter, make_own_command, make_own_environment
 from embodied_rl.runtime.processes.messages import receive, send
 from embodied_rl.system.signals import hold_signals
+from embodied_rl.system.terminal import DESCRIPTOR, open_terminal
 
 LOG_LINES = 30
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3  # of mallopt(3), malloc.h
@@ -55,20 +56,23 @@ class ChildProcess:
         limit = struct.pack("ll", int(deadline), int(deadline % 1 * 1e6))
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
-        passed = (theirs.fileno(), *descriptors)
+        passed, terminal = (theirs.fileno(), *descriptors), open_terminal()
+        limits = {"OMP_NUM_THREADS": str(threads), "OPENBLAS_NUM_THREADS": str(threads)}
         with theirs, hold_signals():
             try:
                 self._process = subprocess.Popen(
                     [*command, *map(str, passed)],
-                    env={**variables, "OMP_NUM_THREADS": str(threads), "OPENBLAS_NUM_THREADS": str(threads)},
+                    env={**variables, **limits, DESCRIPTOR: str(terminal)},
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
-                    pass_fds=passed,
+                    pass_fds=(*passed, terminal),
                 )
             except OSError as error:
                 ours.close()
                 raise WorkerDied(f"{name} could not be started by {command[0]}: {error}") from None
+            finally:
+                os.close(terminal)
         self.connection = Connection(ours.detach())
 
     @property

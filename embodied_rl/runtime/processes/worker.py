@@ -28,6 +28,7 @@ from embodied_rl.interfaces.errors import RunFailed, UserError
 from embodied_rl.interfaces.sim import Array, Camera, NotFinite, Observation, SimulatorSpec, StepResult, Unavailable
 from embodied_rl.runtime.processes.messages import ShortenedLists, receive, send, send_greeting
 from embodied_rl.runtime.processes.simulator_checks import check_output
+from embodied_rl.system.terminal import receive_terminal
 
 SLOTS = 2
 
@@ -262,6 +263,7 @@ def attempt_call(function: Callable[..., Any], *args: Any) -> Reply | CallFailur
 def prepare_child() -> int:
     """Set up a child process: signals, fault handler, exit with the parent. Return the descriptor of its pipe."""
     pipe = int(sys.argv[1])
+    receive_terminal()
     for descriptor in sys.argv[1:]:
         os.set_inheritable(int(descriptor), False)
     faulthandler.enable()

@@ -52,6 +52,14 @@ def test_a_worker_returns_the_results_of_an_inline_simulator() -> None:
         assert futures[1].seconds > 0 and futures[1].done()
 
 
+@pytest.mark.parametrize("below", [0, 1])
+def test_a_worker_tells_the_person_at_the_terminal(below: int, capfd: pytest.CaptureFixture[str]) -> None:
+    """As a robot's episodes do that a human prepares; what a worker prints goes to its log."""
+    with ProcessHandle("tests.support.telling:Teller", {"below": below}) as handle:
+        handle.submit("tell", "Set up the scene.").result()
+        assert capfd.readouterr().out == "Set up the scene.\n"
+
+
 def test_an_observation_is_readable_while_the_next_is_written() -> None:
     with worker() as handle:
         held = [handle.submit("reset", EPISODES[:3]).result()]
