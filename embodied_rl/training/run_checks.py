@@ -1,5 +1,6 @@
 """Checks of a new run before its folder is made: keys that depend on each other, and memory."""
 
+import math
 import shutil
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -26,6 +27,7 @@ from embodied_rl.training.device_memory import DeviceMemory, check_device, measu
 from embodied_rl.training.replay_checks import check_preload, check_replay, check_steering
 from embodied_rl.training.rollout_worker import find_late_starts
 from embodied_rl.training.run_parts import count_decisions, make_replay_format
+from embodied_rl.training.worker_pool import worker_silence_timeout
 
 LARGEST_NEW = 400e6
 """Most bytes of a network that trains from random weights: 100 million parameters in float32."""
@@ -220,6 +222,7 @@ def check_run(config: TrainConfig) -> RunSize:
             code="decisions-not-divisible",
         )
     runtimes.check_runtime(config)
+    check_patience(config)
     spec = SimulatorKind.find(config.sim).spec
     curriculum = build.build_curriculum(config.curriculum, spec)
     sampler = EpisodeSampler(spec, config.seed, curriculum=curriculum, late_starts=find_late_starts(config.train))
@@ -268,6 +271,19 @@ def check_late_starts(config: TrainConfig, needs: Needs) -> None:
         if config.train.late_starts and found:
             message = f"train.late_starts={config.train.late_starts}: {problem}. Give train.late_starts=0."
             raise UserError(message, code="late-starts-not-supported")
+
+
+def check_patience(config: TrainConfig) -> None:
+    """Check that no rollout worker counts as hung while a human sets up a scene; raise `UserError` otherwise."""
+    kind, plan, silent = SimulatorKind.find(config.sim), config.plan, worker_silence_timeout(config.plan)
+    attend: float = getattr(kind.options, "attend", 0.0)
+    if plan.rollout_workers and kind.limits.attended and attend > silent:
+        raise UserError(
+            f"sim.attend={attend:g}: a human may take so many seconds to set up a scene, but a rollout worker counts "
+            f"as hung once it is silent for {silent:g} s. Give plan.call_timeout="
+            f"{math.ceil((attend - plan.start_timeout) / 2)} or more.",
+            code="attend-too-long",
+        )
 
 
 def check_minibatch(config: TrainConfig, needs: Needs, rows: int) -> None:

@@ -24,8 +24,10 @@ from embodied_rl.training.algorithms.batch import as_batch
 from embodied_rl.training.algorithms.recap import POSITIVE
 from embodied_rl.training.loop import evaluate_before
 from embodied_rl.training.planner.plan_selection import resolve_plan
+from embodied_rl.training.run_checks import check_patience
 from embodied_rl.training.run_parts import assemble_parts
 from embodied_rl.training.trainer import Trainer
+from tests.support.refusals import refuses
 from tests.support.running import SMALL
 
 pytestmark = pytest.mark.thorough
@@ -133,6 +135,15 @@ def test_a_robot_that_a_rollout_worker_holds_is_lent_to_evaluations(
     assert [len(before), len(between)] == [1, 2] and all(result.steps > 0 for result in (*before, *between))
     assert [each["total/decisions"] for each in figures] == [8, 16, 24, 32]
     assert all(each["staleness/max"] <= 1 and each["workers/restarts"] == 0 for each in figures)
+
+
+def test_a_human_may_take_as_long_as_a_rollout_worker_may_be_silent() -> None:
+    """Half of what is left of 600 s after the start; without a worker nothing counts as hung."""
+    real = ("sim=robot", "sim.simulator=null", "sim.transport=dds", "sim.lockstep=false", "sim.tasks=[push it]")
+    with refuses("attend-too-long", "sim.attend=600", "plan.call_timeout=150"):
+        check_patience(configure(*real, *BESIDE))
+    check_patience(configure(*real, *BESIDE, "plan.call_timeout=150"))
+    check_patience(configure(*real))
 
 
 @pytest.mark.process
