@@ -61,15 +61,18 @@ class Dispatcher:
         handles: of `embodied_rl.training.rollout_worker.RolloutWorker`s, in the order of their environments.
         staleness: see above; with 0, workers collect only after all data has been learned from.
         segments: see above; with several, a version may learn from the first while workers collect the others.
+        versions: number of versions that will learn, None if unknown; nothing is collected ahead for later ones.
 
     Attributes:
         restarts: number of workers replaced so far.
     """
 
-    def __init__(self, handles: Sequence[Handle], staleness: int, segments: int = 1) -> None:
+    def __init__(
+        self, handles: Sequence[Handle], staleness: int, segments: int = 1, versions: int | None = None
+    ) -> None:
         self.restarts = 0
         self._workers = [_Worker(handle, Gate(staleness, rows=segments)) for handle in handles]
-        self._staleness, self._segments = staleness, segments
+        self._staleness, self._segments, self._versions = staleness, segments, versions
         self._start: WorkerStart | None = None
         self._changed = threading.Condition()
         self._failure: BaseException | None = None
@@ -175,7 +178,7 @@ class Dispatcher:
                 self._idle = all(worker.future is None for worker in self._workers)
                 return self._changed.notify_all()
             for worker in self._workers:
-                if worker.future is not None or not worker.gate.may_start(1):
+                if worker.future is not None or not worker.gate.may_start(1) or self._is_over(worker):
                     continue
                 assert self._start is not None, "no worker starts before the first offer"
                 worker.gate.start(1)
@@ -185,6 +188,12 @@ class Dispatcher:
                 oldest = worker.next_rollout // self._segments - self._staleness
                 order = CollectOrder(worker.next_rollout, oldest, worker.reported_episodes, start)
                 worker.begun, worker.future = True, worker.handle.submit("collect", order)
+
+    def _is_over(self, worker: _Worker) -> bool:
+        """Return whether no version will learn from what the worker would collect next."""
+        if self._versions is None:
+            return False
+        return worker.next_rollout >= max(self._versions, worker.gate.version + 1) * self._segments
 
     def _receive_parts(self) -> None:
         """Store the parts that are complete, let the other workers proceed, and replace dead workers."""

@@ -56,10 +56,13 @@ class RolloutWorkers:
         handles: of the workers, in the order of their environments.
         staleness: number of versions that they may be ahead.
         segments: number of rollouts that a version learns from.
+        versions: number of versions that will learn, None if unknown.
     """
 
-    def __init__(self, board: Board, handles: Sequence[Handle], staleness: int, segments: int = 1) -> None:
-        self.dispatcher = Dispatcher(handles, staleness, segments)
+    def __init__(
+        self, board: Board, handles: Sequence[Handle], staleness: int, segments: int = 1, versions: int | None = None
+    ) -> None:
+        self.dispatcher = Dispatcher(handles, staleness, segments, versions)
         self._board, self._count, self.handles = board, len(handles), handles
         self._everything: Weights | None = None
 
@@ -83,7 +86,8 @@ class RolloutWorkers:
             )
             for number in range(int(config.plan.rollout_workers or 0))
         ]
-        return RolloutWorkers(board, handles, config.staleness if config.mode == "async" else 0, work.segments)
+        staleness = config.staleness if config.mode == "async" else 0
+        return RolloutWorkers(board, handles, staleness, work.segments, config.train.iterations)
 
     def offer(self, actor: Actor) -> None:
         """Publish the actor's weights, and let the workers begin the rollouts that this version allows."""

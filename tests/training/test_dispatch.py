@@ -91,7 +91,7 @@ class Mortal(ThreadHandle):
 class Crew:
     """Two workers in threads, and their dispatcher."""
 
-    def __init__(self, staleness: int, segments: int = 1) -> None:
+    def __init__(self, staleness: int, segments: int = 1, versions: int | None = None) -> None:
         self.seen: list[list[CollectOrder]] = [[], []]
         self.gates = [threading.Event(), threading.Event()]
         self.deaths: list[set[int]] = [set(), set()]
@@ -100,7 +100,7 @@ class Crew:
         for gate in self.gates:
             gate.set()
         handles = [Mortal(lambda n=n: self.make(n), f"rollout worker {n}") for n in range(2)]
-        self.dispatcher = Dispatcher(handles, staleness, segments)
+        self.dispatcher = Dispatcher(handles, staleness, segments, versions)
 
     def make(self, worker: int) -> Counting:
         deaths, failures = self.deaths[worker], self.failures[worker]
@@ -156,6 +156,22 @@ def test_a_version_collects_all_of_its_segments_and_no_more(crew: Crew) -> None:
         for segment in range(3):
             parts = crew.dispatcher.take(3 * version + segment)
             assert [int(part.state["total"]) for part in parts] == [sum(range(3 * version + segment + 1))] * 2
+
+
+@pytest.mark.parametrize("crew", [(2, 2, 3)], indirect=True)
+def test_nothing_is_collected_ahead_for_a_version_that_will_not_learn(crew: Crew) -> None:
+    """Three versions of two segments each; a fourth one, if there is one after all, gets its own."""
+    crew.offer(0)
+    crew.offer(1)
+    for number in range(6):
+        crew.dispatcher.take(number)
+    crew.offer(2)
+    crew.settle(0, 7)
+    assert crew.numbers(0) == crew.numbers(1) == list(range(6))
+    crew.offer(3)
+    crew.dispatcher.take(7)
+    crew.settle(0, 9)
+    assert crew.numbers(0) == list(range(8))
 
 
 @pytest.mark.parametrize("crew", [(0, 3)], indirect=True)
