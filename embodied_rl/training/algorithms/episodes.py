@@ -6,8 +6,9 @@ RLinf-VLA); several rollouts are weighted by their number of entries.
 
 Groups whose episodes all end alike have no gradient. DAPO (arXiv:2503.14476) samples further prompts until a batch has
 as many groups with a gradient as asked. Here the rollouts of further iterations add theirs (`DynamicSampling`). No step
-is taken meanwhile, so all rows of a batch come from the same weights. Left out: a surplus of groups is learned from and
-not cut off, and no group is stopped early. `curriculum=success_rate` raises the share of groups with a gradient.
+is taken meanwhile, so all rows of a batch come from the same weights, but for stale ones. Left out: a surplus of groups
+is learned from and not cut off, and no group is stopped early. `curriculum=success_rate` raises the share of groups
+with a gradient.
 
 Shapes: T decisions, N environments, E episodes, B rows.
 """
