@@ -18,7 +18,7 @@ from embodied_rl.system.untrusted_files import parse_json
 NAME, VERSION = "embodied-rl replay", 1
 
 _ROBOT = ("cameras", "state_names", "privileged_names", "action_names", "action_low", "action_high", "control_hz")
-REMEDY = "Give another folder, or delete this one if its content is not needed."
+REMEDY = "Restore it, give another folder, or delete this one if its content is not needed."
 
 
 class ReplayError(UserError):
