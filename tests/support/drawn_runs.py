@@ -11,7 +11,11 @@ METHODS = {
     "ppo flow_sde": ("algo=flow_sde", "algo.critic_steps=2"),
     "ppo flow_noise": ("algo=flow_noise", "algo.critic_steps=2", "algo.entropy=0.01"),
     "grpo": ("algo=grpo", "algo.group_size=2"),
+    "nft": ("algo=nft", "algo.group_size=2"),
+    "awr": ("algo=awr", "algo.steps=2", "algo.critic_steps=2", "replay.capacity=8"),
+    "dsrl": ("algo=dsrl", "algo.updates=2", "algo.hidden=16", "algo.n_step=2"),
 }
+ON_REPLAY, IN_GROUPS = ("awr", "dsrl"), ("grpo", "nft")
 POCKET = (
     (*POLICY, "policy.autocast=false"),
     (*POLICY, "policy.autocast=true"),
@@ -51,11 +55,14 @@ def draw_run(seed: int) -> DrawnRun:
     ranks, slices, workers = rng.choice(((1, 1, 2), (1, 2, 1), (1, 1, 1), (2, 1, 1), (2, 1, 1)))
     collectors = rng.choice((0, 0, 0, 1) if mode == "sync" else (1, 1, 2))
     iterations, method = rng.choice((3, 4)), rng.choice(list(METHODS))
+    if method in ON_REPLAY:
+        mode = "sync" if mode == "stream" else mode
+        collectors = ranks * min(collectors, 1)
     words = [
         *SIZES,
         *rng.choice((REACHING, TABLETOP)),
         *METHODS[method],
-        *rng.choice((*POCKET, *POCKET, POCKET[0], PI0)),
+        *rng.choice((*POCKET, *POCKET, POCKET[0], POCKET[0] if method == "dsrl" else PI0)),
         f"plan={allocation}",
         f"plan.ranks={ranks}",
         f"plan.slices={slices}",
@@ -67,13 +74,20 @@ def draw_run(seed: int) -> DrawnRun:
         f"train.eval_every={rng.choice((0, 1, 2))}",
         f"checkpoint.every={rng.choice((1, 1, 2, 3))}",
         f"checkpoint.keep={rng.choice((1, 2))}",
-        f"curriculum={rng.choice(('uniform', 'uniform', 'success_rate'))}",
-        f"algo.epochs={rng.choice((1, 2))}",
+        f"curriculum={rng.choice(('uniform', 'success_rate', 'learning_progress'))}",
         f"logger={'tensorboard' if rng.random() < 0.2 else 'json'}",
-        f"plan.learner={rng.choice(('replicated', 'sharded')) if ranks > 1 else 'replicated'}",
+        f"plan.learner={rng.choice(('replicated', 'sharded')) if ranks > 1 and method != 'dsrl' else 'replicated'}",
     ]
-    if method != "grpo":
-        words += [f"policy.critic={rng.choice(('privileged', 'prefix', 'expert'))}", "algo.critic_warmup=0"]
+    if method not in ON_REPLAY:
+        words += [f"algo.epochs={rng.choice((1, 2))}", f"train.late_starts={rng.choice((0, 0.5))}"]
+        words += ["train.late_decisions=1"]
+    if method in IN_GROUPS:
+        words += [f"algo.dynamic_sampling={rng.choice((0, 3))}", "algo.longest_wait=3"]
+    else:
+        critics = ("privileged", "prefix") if method == "dsrl" else ("privileged", "prefix", "expert")
+        words += [f"policy.critic={rng.choice(critics)}"]
+    if method.startswith("ppo"):
+        words += ["algo.critic_warmup=0"]
     if allocation == "split":
         words += [f"plan.workers={workers}", f"plan.order={order}"]
     if collectors == 0:
