@@ -143,6 +143,10 @@ class SuccessRate(Curriculum):
         self._success[:] = state["success"]
 
 
+NEGLIGIBLE = 0.01
+"""Learning progress, as a share of the most that one outcome makes, that is only the fading rest of earlier changes."""
+
+
 @dataclass(frozen=True)
 class LearningProgressConfig:
     """The settings of `LearningProgress`."""
@@ -163,9 +167,9 @@ class LearningProgress(Curriculum):
         share of draws = u × uniform + (1 − u) × (uniform weight × |fast − slow|, normalised), u = uniform_share
 
     So the first 1 / rate episodes of a task count alike, and neither mean has a start value that looks like progress.
-    Draws are uniform while no task has progress. Left out are the Gaussian mixture over parameters of tasks (Portelas),
-    and the higher weight of rare successes and the bound on the largest share (Kanitscheider). Chance alone moves the
-    means, most at p = 1/2: a lower rate has less of it.
+    Draws are uniform while the progress of all tasks is `NEGLIGIBLE`, as when all were learned long ago. Left out are
+    the Gaussian mixture over parameters of tasks (Portelas), and the higher weight of rare successes and the bound on
+    the largest share (Kanitscheider). Chance alone moves the means, most at p = 1/2: a lower rate has less of it.
 
     Raises:
         UserError: uniform_share or rate is out of bounds.
@@ -185,11 +189,11 @@ class LearningProgress(Curriculum):
 
     def weights(self) -> NDArray[np.float64]:
         """Return the weights, float64 [tasks]; they add up to 1."""
-        progress = self._uniform * np.abs(self._fast - self._slow)
-        if not progress.any():
+        progress = np.abs(self._fast - self._slow)
+        if progress.max() < NEGLIGIBLE * self.config.rate:
             return self._uniform
-        share = self.config.uniform_share
-        return share * self._uniform + (1 - share) * progress / progress.sum()
+        share, weighted = self.config.uniform_share, self._uniform * progress
+        return share * self._uniform + (1 - share) * weighted / weighted.sum()
 
     def update(self, finished: Sequence[EpisodeRecord]) -> None:
         """Update the running means with the finished episodes, one by one."""

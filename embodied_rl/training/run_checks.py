@@ -222,8 +222,9 @@ def check_run(config: TrainConfig) -> RunSize:
     runtimes.check_runtime(config)
     spec = SimulatorKind.find(config.sim).spec
     curriculum = build.build_curriculum(config.curriculum, spec)
-    EpisodeSampler(spec, config.seed, curriculum=curriculum, late_starts=find_late_starts(config.train))
+    sampler = EpisodeSampler(spec, config.seed, curriculum=curriculum, late_starts=find_late_starts(config.train))
     check_late_starts(config, needs)
+    sampler.make_late_starts(0, build.outline_backbone(config.policy, spec)[1].executed)
     check_preload(config, needs, spec)
     check_reward(config, spec, needs)
     size = measure_run(config, needs, spec)

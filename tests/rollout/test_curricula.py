@@ -100,6 +100,17 @@ def test_learning_progress_by_hand() -> None:
     assert curriculum.weights() == pytest.approx(uniform / 4 + 0.75 * np.array([1 / 3, 2 / 3, 0, 0]))
 
 
+def test_tasks_that_were_learned_long_ago_have_no_progress() -> None:
+    """The remainders of the means, which only fade, do not share out the draws; a new failure does."""
+    curriculum = LearningProgress(LearningProgressConfig(), SPEC)
+    uniform = curriculum.weights()
+    for number in range(1000):
+        curriculum.update([finished(0, number > 3), finished(1, number > 40)])
+    assert curriculum.weights() == pytest.approx(uniform)
+    curriculum.update([finished(0, False)])
+    assert curriculum.weights()[0] > 0.8
+
+
 @given(st.lists(st.booleans(), min_size=1, max_size=40), st.sampled_from([0.05, 0.1, 0.3, 1.0]))
 def test_its_running_means_are_plain_means_at_first(outcomes: list[bool], rate: float) -> None:
     """Fast: the mean of the first 1 / rate outcomes, then exponential; slow: the same of the fast means."""

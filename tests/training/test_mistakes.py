@@ -164,6 +164,7 @@ DRY = ("--dry-run",)
         (["curriculum=success_rate", "curriculum.rate=1.5"], "curriculum.rate must be above 0 and at most 1, not 1.5"),
         (["curriculum=learning_progress", "curriculum.uniform_share=0"], "curriculum.uniform_share must be above 0"),
         (["train.late_starts=1.5"], "train.late_starts must be at most 1"),
+        (["train.late_starts=0.5", "train.late_decisions=99"], "[late-starts-too-early] train.late_decisions=99"),
         (["policy.executed=99"], "policy.executed"),
         (["algo=sft"], "[algorithm-wrong-command]"),
         (["seed=18446744073709551616"], "seed must be at most 18446744073709551615, not 18446744073709551616"),

@@ -16,7 +16,7 @@ import numpy as np
 
 from embodied_rl.interfaces.sim import Array
 
-PROTOCOL = 5
+PROTOCOL = 6
 """Version of the messages and of the classes that they hold; raised with each change."""
 
 
@@ -36,7 +36,7 @@ class ShortenedLists:
         shortened: list[Any] = list(args)
         for place, value in enumerate(args):
             if isinstance(value, list):
-                if self._last.get((method, place)) == value:
+                if _are_same(self._last.get((method, place)), value):
                     shortened[place] = Unchanged()
                 else:
                     self._last[method, place] = list(value)
@@ -51,6 +51,14 @@ class ShortenedLists:
             elif isinstance(value, list):
                 self._last[method, place] = list(value)
         return tuple(restored)
+
+
+def _are_same(last: list[Any] | None, value: list[Any]) -> bool:
+    """Return whether lists are equal; the histories of episodes, which do not compare, must be the same array."""
+    return last == value and all(
+        getattr(old, "history", None) is getattr(new, "history", None)
+        for old, new in zip(last or (), value, strict=True)
+    )
 
 
 def send(connection: Connection, message: Any) -> None:

@@ -137,7 +137,7 @@ def sum_rewards(reward: Array, discount: Array, after: Array, n: int) -> tuple[A
         Reward and discount [B], and the decision [B] whose chunk is the last of the n.
     """
     total, product, origin = reward.copy(), discount.copy(), np.arange(len(reward))
-    for _ in range(n - 1):
+    for _ in range(min(n, len(reward)) - 1):
         going = np.flatnonzero(after[origin] < len(reward))
         origin[going] = after[origin[going]]
         total[going] += product[going] * reward[origin[going]]

@@ -111,6 +111,15 @@ def test_both_ends_remember_the_same_lists() -> None:
     assert sizes[2] < sizes[1] and sizes[3] < sizes[0] and sizes[5] < sizes[4] < sizes[6] + 40
 
 
+def test_an_episode_with_another_history_is_sent() -> None:
+    """Although it has the index, task and seed of the last one, and so compares equal."""
+    here, there = ShortenedLists(), ShortenedLists()
+    for length in (1, 2, 2):
+        late = Episode(1, 0, 5, history=np.full((length, 3, 2), length, np.float32))
+        (received,) = there.restore("reset", pickle.loads(pickle.dumps(here.shorten("reset", ([late],)))))
+        assert np.array_equal(received[0].history, late.history)
+
+
 def test_later_changes_of_a_list_have_no_effect() -> None:
     here, there = ShortenedLists(), ShortenedLists()
     mine = episodes(1, 2)

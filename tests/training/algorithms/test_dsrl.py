@@ -18,7 +18,7 @@ from embodied_rl.rollout.replay.storage import ReplayStorage
 from embodied_rl.runtime.ranks.collective import Ranks
 from embodied_rl.training.algorithms import replay_transitions
 from embodied_rl.training.algorithms.dsrl import DSRL, DSRLConfig, Minibatch, Seen
-from embodied_rl.training.algorithms.replay_transitions import find_transitions, read_transitions
+from embodied_rl.training.algorithms.replay_transitions import find_transitions, read_transitions, sum_rewards
 from tests.support.replaying import Script, layout
 from tests.support.stored_actions import BAD, GOOD, SPEC, make_actor, make_storage, observe, sample_actions
 from tests.support.two_modes import steer
@@ -137,6 +137,14 @@ def test_transitions_are_those_of_a_loop(terminal: bool, n: int) -> None:
             assert np.array_equal(chunk[executed:], first["action"][executed:]), "chosen, but not executed"
             assert np.array_equal(chunk[: first["steps"]], first["executed"][: first["steps"]])
     assert len(ends) == 3 and counts == set(range(1, n + 1))
+
+
+def test_more_chunks_than_an_episode_has_cost_nothing() -> None:
+    """All rewards until its end: returns without a bootstrap."""
+    reward, after = np.arange(1.0, 5), np.array([1, 2, 3, 4])
+    total, discount, origin = sum_rewards(reward, np.array([0.5, 0.5, 0.5, 0]), after, 10**15)
+    assert total.tolist() == [1 + 1 + 0.75 + 0.5, 2 + 1.5 + 1, 3 + 2, 4]
+    assert discount.tolist() == [0] * 4 and origin.tolist() == [3] * 4
 
 
 def _join(rows: dict, episode: int, length: int, most: int) -> list[tuple[dict, int, list, int]]:
