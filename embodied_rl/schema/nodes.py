@@ -180,6 +180,10 @@ class ReplayNode:
     """Newest decisions that are kept, over all environments. Their space on the disk is reserved at the start."""
     collect: bool = True
     """Whether each iteration collects a rollout; false learns from replay.preload alone, without simulators."""
+    offline_iterations: int = at_least(0, 0)
+    """Iterations at the start that learn from replay.preload alone; later ones collect rollouts (offline to online)."""
+    warmup_iterations: int = at_least(0, 0)
+    """Iterations after those that only collect, with the policy as it is, before it learns from its own rollouts."""
 
 
 @dataclass(frozen=True)

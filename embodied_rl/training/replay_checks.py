@@ -31,6 +31,12 @@ def check_replay(config: TrainConfig) -> None:
         )
     if config.plan.rollout_workers or config.mode == "async":
         check_workers(config)
+    if config.replay.offline_iterations and (config.replay.preload is None or not config.replay.collect):
+        raise UserError(
+            f"replay.offline_iterations={config.replay.offline_iterations} learn from stored episodes alone, before "
+            "others are collected: name them with replay.preload=<folder>, and give replay.collect=true.",
+            code="replay-without-episodes",
+        )
     if config.reward.name is not None and config.reward.mode != "audit":
         raise UserError(
             f"reward.name={config.reward.name}: algo.name={name} learns from replay, which holds only the simulator's "
@@ -62,6 +68,8 @@ def check_workers(config: TrainConfig) -> None:
     reasons = {
         "replay.collect=false: there is nothing for rollout workers to collect. Give mode=sync, and no "
         "plan.rollout_workers": not config.replay.collect,
+        f"replay.offline_iterations={config.replay.offline_iterations}: rollout workers collect from the first "
+        "iteration on. Give mode=sync, and no plan.rollout_workers": config.replay.offline_iterations > 0,
         f"runtime={config.runtime}: ranks read what rollout workers store from the memory of one machine. Give "
         "runtime=local, or plan.rollout_workers=0 with mode=sync": config.runtime != "local",
         "torchrun: ranks read what rollout workers store from the memory of one machine, and torchrun may use several. "

@@ -33,7 +33,7 @@ from embodied_rl.runtime.processes.process import read_resident_bytes
 from embodied_rl.training import metrics
 from embodied_rl.training.restoring import explain_state_mismatch, read_progress
 from embodied_rl.training.run_parts import Parts, count_evaluation_envs
-from embodied_rl.training.sources import SharedExperience
+from embodied_rl.training.sources import Experience, NoCollection, SharedExperience
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +55,7 @@ class Trainer:
     def __init__(self, parts: Parts) -> None:
         self.parts, self.config, self.folder, self.ranks = parts, parts.config, parts.folder, parts.ranks
         self.actor, self.algorithm, self._experience = parts.actor, parts.algorithm, parts.experience
+        self._source: Experience = parts.experience  # of the present iteration
         self.kind, self.spec = parts.kind, parts.kind.spec
         self.delay = follow_training(self.actor, self.spec)
         self._guard = RewardHackingMonitor(self.config.reward, speaks=self.ranks.rank == 0)
@@ -71,18 +72,21 @@ class Trainer:
 
     def step(self) -> dict[str, Any]:
         """Run one iteration: collect and learn. Return figures for the log; only times differ between ranks."""
-        began = time.perf_counter()
+        began, online = time.perf_counter(), self.iteration - self.config.replay.offline_iterations
+        self._source = self._experience if online >= 0 else NoCollection()
         self._publish_weights()
         self._collecting, self._learning, self._aged = time.perf_counter() - began, None, []
         experience: Any = self._rollouts()
         if self.parts.replay is not None:
-            for _ in experience:  # which also writes it to the replay storage
-                pass
-            experience = self.parts.replay
-            if not self.config.replay.collect:
+            if isinstance(self._source, NoCollection):
                 self.begin_phase("learning")
                 self._learning = time.monotonic(), 0
-        update = self.algorithm.update(experience, self.iteration)
+            else:
+                for _ in experience:  # which also writes it to the replay storage
+                    pass
+            experience = self.parts.replay
+        learns = not 0 <= online < self.config.replay.warmup_iterations
+        update = self.algorithm.update(experience, self.iteration) if learns else {}
         self._stop_learning()
         means = torch.tensor([*update.values()], dtype=torch.float64)  # those of a rank are of its rows alone
         self.ranks.sum_([means])
@@ -128,7 +132,7 @@ class Trainer:
         """Record the time since the last rollout as learning."""
         if self._learning is not None:
             began, rows = self._learning
-            self._experience.timeline.add(RANK, LEARN, began, time.monotonic() - began, rows)
+            self._source.timeline.add(RANK, LEARN, began, time.monotonic() - began, rows)
         self._learning = None
 
     def _publish_weights(self) -> None:
@@ -139,7 +143,7 @@ class Trainer:
             self._published = self.iteration
 
     def _figures(self, seconds: Mapping[str, float]) -> dict[str, Any]:
-        experience = self._experience
+        experience = self._source
         own = not isinstance(experience, SharedExperience)
         own_part = (experience.timeline, experience.reports(), read_resident_bytes(os.getpid()))
         gathered = self.ranks.gather(own_part, Timeline, Span, metrics.CollectorReport, EpisodeRecord)

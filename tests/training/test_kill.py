@@ -75,10 +75,10 @@ def at_the_right_moment(disturb: Callable[[Path], Path], folder: Path) -> Path:
 
 
 def kill_again_and_again(folder: Path, moments: list[Moment], *settings: str) -> Path:
-    """Start a run, kill it at each moment, continue it each time, and let it finish."""
+    """Start a training run, kill it at each moment, continue it each time, and let it finish."""
 
     def disturb(folder: Path) -> Path:
-        arguments = ("train", *SMALL, *TABLETOP, *settings)
+        arguments = ("train", *settings)
         for moment in moments:
             with started(folder, *arguments) as process:
                 if not process.wait_until(lambda moment=moment, process=process: moment(process)):
@@ -100,9 +100,29 @@ def kill_again_and_again(folder: Path, moments: list[Moment], *settings: str) ->
 
 def test_kills_leave_no_trace(reference: Path, tmp_path: Path) -> None:
     """In the middle of saving for the first time, of an iteration, and of the last evaluation."""
-    run = kill_again_and_again(tmp_path, [while_saving(2), after_iteration(3), while_finishing])
+    run = kill_again_and_again(tmp_path, [while_saving(2), after_iteration(3), while_finishing], *SMALL, *TABLETOP)
     assert_same(run, reference)
     assert not list((run / "checkpoints").glob(".*"))
+
+
+METHODS = {
+    "filtered": ("algo=filtered", "algo.steps=4"),
+    "awr": ("algo=awr", "algo.steps=4", "algo.critic_steps=4"),
+    "recap": ("algo=recap", "algo.steps=4", "algo.critic_steps=4"),
+    "dsrl": ("algo=dsrl", "algo.updates=3"),
+    "dsrl, stored noise": ("algo=dsrl", "algo.variant=sac", "algo.updates=3"),
+    "nft": ("algo=nft",),
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_kills_leave_no_trace_in_what_is_stored(method: str, tmp_path: Path) -> None:
+    """In an iteration, and while a checkpoint is saved, to which the storage returns."""
+    common = (word for word in SMALL if not word.startswith("algo.critic"))
+    settings = (*common, *TABLETOP, "plan=colocated", "plan.ranks=1", *METHODS[method])
+    straight = complete(tmp_path / "straight", "train", *settings)
+    run = kill_again_and_again(tmp_path / "killed", [after_iteration(2), while_saving(4)], *settings)
+    assert_same(run, straight)
 
 
 def unfinished(finished: Path, folder: Path) -> Path:

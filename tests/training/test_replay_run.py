@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from embodied_rl.training import run_parts
 from tests.support.reaching import SIZE, Reaching
 from tests.support.running import ITERATIONS, REACHING, SMALL, figures
 from tests.support.stopping import assert_stopped_goes_on_alike
+from tests.support.using_checkpoints import assert_same_tensors
 
 FILTERED = (
     *(word for word in SMALL if "critic" not in word), *REACHING, "algo=filtered", "algo.steps=4", "plan.ranks=1"
@@ -110,6 +112,28 @@ def test_a_run_learns_from_stored_episodes_alone(
     assert {row["update/episodes"] for row in rows} == {len(stored)} and rows[0]["update/loss"] > 0
     assert rows[-1]["total/decisions"] == 0 and "rollout/success" not in rows[-1] and "eval/success" in rows[-1]
     assert {path: path.read_bytes() for path in (tmp_path / "stored").rglob("*.*")} == before
+
+
+def test_a_run_goes_on_from_stored_episodes_to_its_own(
+    typed: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two iterations as if it collected nothing, one that only collects, then both; it continues to the bit."""
+    assert typed("train", *FILTERED, "replay.root=stored")[0] == 0
+    shutil.rmtree(tmp_path / "runs")
+    settings = (*FILTERED, "replay.preload=stored", "checkpoint.every=1", "checkpoint.keep=9")
+    both = (*settings, "replay.offline_iterations=2", "replay.warmup_iterations=1", "plan=colocated")
+    straight = assert_stopped_goes_on_alike(both, tmp_path, monkeypatch, ("replay.preload=stored",))
+    assert typed("train", *settings, "replay.collect=false", "plan=colocated", "run.root=alone")[0] == 0
+    rows, files = figures(straight), sorted((straight / "checkpoints").glob("*/policy.safetensors"))
+    weights = [load_file(file) for file in files]
+    (alone,) = (tmp_path / "alone").glob("*/*")
+    assert_same_tensors(weights[1], load_file(sorted((alone / "checkpoints").glob("*/policy.safetensors"))[1]))
+    assert_same_tensors(weights[2], weights[1])
+    assert all(any(not torch.equal(new[name], old[name]) for name in old) for old, new in pairwise(weights[2:]))
+    offline = len(ReplayStorage.open(tmp_path / "stored" / "collector_0").list_episodes())
+    assert [row["total/decisions"] > 0 for row in rows] == [False, False, *[True] * (len(rows) - 2)]
+    assert [row.get("update/episodes") for row in rows[:3]] == [offline, offline, None]
+    assert rows[3]["update/episodes"] == offline + rows[3]["total/episodes"]
 
 
 @pytest.mark.thorough
@@ -246,6 +270,8 @@ def test_a_policy_in_a_separate_process_gets_the_guidance(typed: Callable[..., A
         (("replay.capacity=0",), "replay.capacity"),
         (("replay.collect=false",), "replay.preload"),
         (("replay.collect=false", "replay.preload=.", "plan=auto"), "plan=colocated"),
+        (("replay.offline_iterations=1",), "replay.preload"),
+        (("replay.offline_iterations=1", "replay.preload=.", "mode=async"), "replay.offline_iterations=1"),
     ],
 )
 def test_what_replay_cannot_do_is_refused_by_its_key(

@@ -77,7 +77,7 @@ class DSRLConfig:
     """learning rate of the critics."""
     gamma: float = at_least(0, 0.994, at_most=1)
     """discount per control step."""
-    n_step: int = at_least(1, 1)
+    n_step: int = at_least(1, 4)
     """chunks whose rewards a target of the critics sums before it bootstraps, as they were when they were stored."""
     tau: float = at_least(0, 0.005, at_most=1)
     """part of the critics that their targets take over in each optimiser step."""
