@@ -179,7 +179,7 @@ class _EpisodeFinder:
         self._implicit = ImplicitEpisodes()
         self._omissions, self._operator = omissions, robot.operator
         self._seeds: dict[int, int] = {}
-        self._latest: dict[int, RecordedEpisode] = {}
+        self._numbered: dict[int, list[RecordedEpisode]] = {}
         self._position = -1
         topics = robot.operator
         named = {
@@ -251,26 +251,28 @@ class _EpisodeFinder:
             seed = self._seeds.get(control.episode, len(self.episodes))
             last = RecordedEpisode(len(self.episodes), control.episode, seed)
             self.episodes.append(last)
-            self._latest[control.episode] = last
+            self._numbered.setdefault(control.episode, []).append(last)
         last.steps.append(RecordedStep(control, self._position, message.received_ns))
         if control.label:
             last.set_label(control)
 
     def _read_request(self, message: RecordedMessage) -> None:
         index, seed = read_request(self._read_text(message), self._operator.reset)
-        last = self.episodes[-1] if self.episodes and index not in self._seeds else None
-        if last is not None and last.number == index and (last.ended is None or message.source_ns < last.ended[1]):
-            last.seed = seed  # steps, and even the end, may be recorded before the request
+        for episode in self._numbered.get(index, ()):  # even its end, and later episodes, may be recorded before
+            if message.source_ns < episode.ended[1] if episode.ended else index not in self._seeds:
+                episode.seed = seed
+                break
         self._seeds[index] = seed
 
     def _read_outcome(self, message: RecordedMessage) -> None:
         outcome = EpisodeOutcome.from_json(self._read_text(message), self._operator.outcome)
-        ended = self._latest.get(outcome.index)
-        if ended is None:
+        numbered = self._numbered.get(outcome.index)
+        if not numbered:
             self._implicit.outcomes += 1
             self._add_implicit_steps(self._commanded.end_episode(message.received_ns))
             self._implicit.end(outcome.label, message.received_ns)
             return
+        ended = numbered[-1]
         ended.ended = ended.ended or (len(ended.steps), message.source_ns)
         ended.label = ended.label or outcome.label  # the operator's label has priority
 

@@ -247,6 +247,26 @@ def test_the_request_of_a_seed_may_be_recorded_after_the_first_step(play: Play, 
     assert [part.episode.seed for part in play(run)[2]] == [123, 124, 2, 125]
 
 
+def test_requests_may_be_recorded_after_all_episodes(play: Play) -> None:
+    """As by a recorder that was held up, and then receives one topic after the other."""
+
+    def run(fake: FakeRun) -> None:
+        reset, outcome = fake.robot.operator.reset, fake.robot.operator.outcome
+        numbers = (0, 1, 2)
+        for number in numbers:
+            fake.run_episode(number, [POLICY] * 2)
+        for number in numbers:  # published at 1, 2 and 3 s
+            fake.bench.pass_time(1.0)
+            fake.publish_text(outcome, f'{{"index": {number}, "success": true, "failure": null}}')
+        fake.bench.pass_time(-3.5)
+        for position, number in enumerate(numbers):  # at 0.5, 1.5 and 2.5 s
+            fake.bench.pass_time(1.0)
+            fake.publish_text(reset, f'{{"index": {number}, "seed": {100 + position}}}')
+        fake.bench.pass_time(1.0)
+
+    assert [part.episode.seed for part in play(run)[2]] == [100, 101, 102]
+
+
 @pytest.mark.parametrize("topic", [STEPS, *(getattr(ROBOT.operator, key) for key in ("reset", "outcome", "label"))])
 def test_messages_of_another_type_are_counted(tmp_path: Path, messages: Messages, topic: str) -> None:
     record_run(tmp_path / "bag", messages, lambda fake: fake.run_episode(0, [POLICY] * 2))
