@@ -154,7 +154,7 @@ class LearningProgressConfig:
     uniform_share: float = 0.2
     """share of uniform draws, so that no task is forgotten; above 0, at most 1."""
     rate: float = 0.05
-    """share of a new episode in a task's running means, which thus look back about 1 / rate episodes; in (0, 1]."""
+    """share of a new episode in a task's running means, which thus look back about 1 / rate episodes; in (0, 1)."""
 
 
 class LearningProgress(Curriculum):
@@ -178,10 +178,12 @@ class LearningProgress(Curriculum):
     Config = LearningProgressConfig
 
     def __init__(self, config: LearningProgressConfig, spec: SimulatorSpec) -> None:
-        for name, value in {"uniform_share": config.uniform_share, "rate": config.rate}.items():
-            if not 0 < value <= 1:
-                message = f"curriculum.{name} must be above 0 and at most 1, not {value}."
-                raise UserError(message, code="curriculum-setting-invalid")
+        if not 0 < config.uniform_share <= 1:
+            message = f"curriculum.uniform_share must be above 0 and at most 1, not {config.uniform_share}."
+            raise UserError(message, code="curriculum-setting-invalid")
+        if not 0 < config.rate < 1:
+            message = f"curriculum.rate must be above 0 and below 1, where both means are equal, not {config.rate}."
+            raise UserError(message, code="curriculum-setting-invalid")
         uniform = make_uniform_weights(spec)
         self.config, self._uniform = config, uniform / uniform.sum()
         self._fast, self._slow = np.zeros(len(uniform)), np.zeros(len(uniform))

@@ -93,7 +93,7 @@ class Writer(Protocol):
         """Restore a state that `state` returned."""
 
     def clear(self) -> None:
-        """Discard what an earlier process wrote, because the run begins anew."""
+        """Discard what an earlier process wrote, because the run starts again without a checkpoint."""
 
     def close(self) -> None:
         """Release all resources."""

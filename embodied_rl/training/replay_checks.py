@@ -31,6 +31,14 @@ def check_replay(config: TrainConfig) -> None:
         )
     if config.plan.rollout_workers or config.mode == "async":
         check_workers(config)
+    phases = config.replay.offline_iterations + config.replay.warmup_iterations
+    if phases >= config.train.iterations or (config.replay.warmup_iterations and not config.replay.collect):
+        raise UserError(
+            f"replay.offline_iterations={config.replay.offline_iterations} and "
+            f"replay.warmup_iterations={config.replay.warmup_iterations} come before others that collect and learn: "
+            f"give fewer than train.iterations={config.train.iterations}, and replay.collect=true.",
+            code="replay-phases-too-long",
+        )
     if config.replay.offline_iterations and (config.replay.preload is None or not config.replay.collect):
         raise UserError(
             f"replay.offline_iterations={config.replay.offline_iterations} learn from stored episodes alone, before "

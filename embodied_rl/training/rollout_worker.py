@@ -73,7 +73,7 @@ class Collecting:
     writers: Sequence[Writer]
 
     def clear(self) -> None:
-        """Let all writers discard what an earlier process wrote, because the run begins anew."""
+        """Let all writers discard what an earlier process wrote, because the run starts again without a checkpoint."""
         for writer in self.writers:
             writer.clear()
 
@@ -295,7 +295,7 @@ class RolloutWorker:
         return (handle.submit(method, *args).result(),)
 
     def restart_episodes(self) -> None:
-        """Let the next rollout start the present episodes anew, because `simulate` has run others."""
+        """Let the next rollout restart the present episodes, because `simulate` has run others."""
         self._collector.restart_episodes()
 
     def close(self) -> None:

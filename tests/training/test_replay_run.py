@@ -271,6 +271,8 @@ def test_a_policy_in_a_separate_process_gets_the_guidance(typed: Callable[..., A
         (("replay.collect=false",), "replay.preload"),
         (("replay.collect=false", "replay.preload=.", "plan=auto"), "plan=colocated"),
         (("replay.offline_iterations=1",), "replay.preload"),
+        (("replay.warmup_iterations=6",), "replay.warmup_iterations=6"),
+        (("replay.warmup_iterations=1", "replay.collect=false", "replay.preload=."), "replay.warmup_iterations=1"),
         (("replay.offline_iterations=1", "replay.preload=.", "mode=async"), "replay.offline_iterations=1"),
     ],
 )
