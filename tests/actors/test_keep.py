@@ -69,6 +69,7 @@ def test_the_contract_of_an_actor(make: Make, simulator_spec: SimulatorSpec, fam
     check_actor(lambda: make(family, sampler, keep), simulator_spec)
 
 
+@pytest.mark.thorough
 @each("family", SIZES)
 @each("keep", KEPT)
 def test_a_decision_in_mixed_precision_is_recomputed_to_the_bit(make: Make, observe, keys, family: str, keep: str):

@@ -28,6 +28,7 @@ def test_it_fits_the_tabletop_and_says_where_it_comes_from(critic: ProgressCriti
     assert critic.provenance["sim"] == "tabletop" and critic.provenance["held_out"]["voc"]["low"] > 0.95
 
 
+@pytest.mark.thorough
 def test_it_orders_frames_by_progress(critic: ProgressCritic) -> None:
     found = [
         correlate_ranks(judge(critic, episode, goal).progress, goal.progress)

@@ -39,6 +39,7 @@ def test_what_the_comparison_sets_is_refused(tmp_path: Path, typed: str) -> None
         list_runs(configure(*TYPED, typed), tmp_path, {"flow_sde": 2304})
 
 
+@pytest.mark.thorough
 def test_every_algorithm_is_checked_before_the_first_one_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All that there are can be run from the demo; a rollout of whole episodes is shorter."""
     asked = []

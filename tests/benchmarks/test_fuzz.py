@@ -10,6 +10,8 @@ import pytest
 from tests.benchmarks import fuzz
 from tests.benchmarks.__main__ import main
 
+pytestmark = pytest.mark.thorough
+
 
 def run(folder: Path) -> dict[str, Any]:
     main(["fuzz", "ticks=1500", "seed=3", f"out={folder}"])

@@ -10,6 +10,7 @@ from tests.benchmarks import transport
 from tests.benchmarks.__main__ import NAMES, main
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_figures_are_written_with_the_hardware(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport, "LOADS", (transport.Load(2, 1, 8),))

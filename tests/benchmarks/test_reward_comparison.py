@@ -35,6 +35,7 @@ def configure(*typed: str) -> BenchConfig:
 # -- commands ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_every_arm_is_a_training_run_that_can_be_composed(tmp_path: Path) -> None:
     runs = list_runs(replace(configure(*TYPED), arms=tuple(ARMS)), tmp_path)
     assert [(run.arm, run.seed) for run in runs] == [(arm, seed) for seed in (0, 1) for arm in ARMS]

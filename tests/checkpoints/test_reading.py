@@ -36,6 +36,7 @@ def expected_state(family: str, project: str, values: np.ndarray, name: str = "s
     return 2 * (values - known["q01"]) / span - 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_folder_of_lerobot_says_everything(tmp_path: Path, family: str) -> None:
     network, robot = attach(lerobot(tmp_path / "folder", family), family)

@@ -124,6 +124,7 @@ def test_an_actor_of_another_bound_does_not_take_it(file: Path, make: Make) -> N
             load_actor(file, actor)
 
 
+@pytest.mark.thorough
 def test_training_continues_it_or_refuses_it(file: Path, simulator_spec: Any) -> None:
     node, rest = PolicyNode("pocket", checkpoint=str(file)), (SamplerNode(), simulator_spec)
     actor: Any = build.build_actor(node, *rest, Needs(start_noise=SETTINGS))

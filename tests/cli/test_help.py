@@ -97,6 +97,7 @@ def test_help_reports_an_unknown_choice(run) -> None:
     assert code == 2 and not out and "'grpo'" in err and "[choice-unknown]" in err
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("width", [80, 120])
 @pytest.mark.parametrize(
     "words", [["--help"], ["list"], *([*name.split(), "--help-all"] for name in list_commands())], ids=" ".join

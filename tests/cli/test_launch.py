@@ -115,6 +115,7 @@ def test_eval_takes_the_simulator_of_the_checkpoint_unless_one_is_chosen(run, re
     assert received[2].sim.options == {"num_envs": 3}
 
 
+@pytest.mark.thorough
 def test_config_dir(run, received, tmp_path) -> None:
     mine = tmp_path / "mine"
     (mine / "sim").mkdir(parents=True)
@@ -140,6 +141,7 @@ def test_a_sweep_runs_every_combination(run, received, tmp_path) -> None:
     assert len(list((tmp_path / "runs" / "sweeps").rglob("multirun.yaml"))) == 1
 
 
+@pytest.mark.thorough
 def test_a_sweep_ends_with_a_comparison_of_its_runs(run, monkeypatch, tmp_path) -> None:
     """The comparison gets the folders that these runs made and no others, and the sweep's own."""
     compared: list = []
@@ -186,6 +188,7 @@ def test_a_sweep_over_words(run, received) -> None:
     assert [config.policy for config in received] == ["expert", "random"]
 
 
+@pytest.mark.thorough
 def test_mistake_in_a_sweep_is_found_before_its_first_run(run, received, tmp_path) -> None:
     code, _, err = run("train", "experiment=toy_run", "plan=colocated", "sim.num_envs=8,9", "-m")
     assert (code, received) == (2, [])

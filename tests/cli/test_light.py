@@ -43,6 +43,7 @@ def test_answers_within_two_seconds_and_without_torch(arguments: list[str]) -> N
     assert processor_seconds < 2, f"{processor_seconds:.2f} s of processor time"
 
 
+@pytest.mark.thorough
 def test_tasks_are_listed_without_torch() -> None:
     done = subprocess.run(
         [sys.executable, "-c", REPORT, "list", "tasks"], capture_output=True, text=True, timeout=200, check=True

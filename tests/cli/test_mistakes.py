@@ -18,6 +18,7 @@ from tests.support.refusals import refuses
 TOY = ("train", "experiment=toy_run", "--dry-run")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("typed", "code", "data"),
     [
@@ -200,6 +201,7 @@ def test_a_policy_may_be_typed_as_a_plain_word(run, command: str) -> None:
     assert code == 2 and "'expert' and policy=random" in err and "[key-set-twice]" in err
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_closed_pipe_prints_no_error(unbuffered: str) -> None:
@@ -237,6 +239,7 @@ def test_full_disk_behind_the_output_is_reported_in_one_line(words: list[str]) -
     assert done.returncode == 1 and len(done.stderr.splitlines()) == 1, done.stderr
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_ascii_output_replaces_characters() -> None:
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}

@@ -38,6 +38,7 @@ def test_a_benchmark_that_has_moved_is_named(tmp_path, word: str, name: str) -> 
     assert name in NAMES
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("what", ["tabletop", "sim"])
 def test_a_simulator_is_measured_and_written(tmp_path, capsys, what) -> None:
     bench.run(config(tmp_path, what=what))
@@ -71,6 +72,7 @@ def test_the_table_shows_speeds_and_ratios() -> None:
         assert part in text
 
 
+@pytest.mark.thorough
 def test_delays_are_measured_with_their_cost(tmp_path, capsys) -> None:
     sim = SimNode("tabletop", num_envs=2, options={"horizon": 6})
     asked = replace(

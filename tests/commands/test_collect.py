@@ -114,6 +114,7 @@ def make_observation(spec: SimulatorSpec, number: int) -> Observation:
     return Observation(cameras, np.full((1, len(spec.state_names)), number, np.float32), ("go",), privileged)
 
 
+@pytest.mark.thorough
 def test_a_dataset_holds_what_the_files_hold(tmp_path, capsys) -> None:
     """The same episodes in both formats: numbers to the bit, pictures as far as a video goes."""
     index, files = collected(tmp_path / "npz", episodes=3)

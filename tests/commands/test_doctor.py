@@ -51,6 +51,7 @@ def test_everything_that_is_not_ok_has_a_remedy(tmp_path, monkeypatch) -> None:
     assert all(check.remedy for check in checks.values() if check.status != "ok")
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_a_failed_check_is_the_exit_code(tmp_path, capsys) -> None:
     (tmp_path / "occupied").write_text("")
@@ -99,6 +100,7 @@ def alone(monkeypatch: pytest.MonkeyPatch):
         yield
 
 
+@pytest.mark.thorough
 def test_a_robot_that_says_nothing_fails_by_name(alone: None, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "robot=tabletop", "seconds=0.5", "policy=ws://127.0.0.1:9", "server.deadline=1"]) == 1
     said = " ".join(capsys.readouterr().out.split())
@@ -106,6 +108,7 @@ def test_a_robot_that_says_nothing_fails_by_name(alone: None, capsys: pytest.Cap
     assert "checks failed: /clock, /joint_states (joints)" in said and "policy" in said.rpartition("failed:")[2]
 
 
+@pytest.mark.thorough
 def test_a_robot_of_a_folder_of_configurations(alone: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "robot").mkdir()
     write_robot(tmp_path, name="shelf").rename(tmp_path / "robot" / "shelf.yaml")

@@ -4,6 +4,8 @@ import json
 import re
 from types import SimpleNamespace
 
+import pytest
+
 from embodied_rl.assembly import evaluated_policies
 from embodied_rl.commands import eval as command
 from embodied_rl.config.freeze import to_yaml
@@ -17,6 +19,7 @@ def run(**changes):
     assert command.run(EvalConfig(**(settings | changes))) == 0
 
 
+@pytest.mark.thorough
 def test_a_bare_file_is_reported_here(kind, tmp_path, capsys):
     run()
     (folder,) = (tmp_path / "eval").iterdir()

@@ -317,6 +317,7 @@ def test_killed_in_the_middle_and_continued_it_is_equal_to_the_bit(
     assert read(lines.parent) == read(whole)
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_ctrl_c_prints_what_continues(tmp_path: Path) -> None:
     with started(tmp_path, "eval", "expert", "sim=tabletop", "episodes=5000", *QUIET, "out=cut") as process:

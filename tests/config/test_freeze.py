@@ -125,6 +125,7 @@ def test_none_has_no_bounds() -> None:
     assert freeze_config(Bounded, {"rate": None}) == Bounded()
 
 
+@pytest.mark.thorough
 @settings(max_examples=30)
 @given(
     seed=st.integers(0, 2**40),

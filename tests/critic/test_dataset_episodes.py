@@ -76,6 +76,7 @@ def test_without_any_movement_time_passes(state: Array) -> None:
     assert measure_active_time(state[:1]).tolist() == [0.0]
 
 
+@pytest.mark.thorough
 def test_guessed_progress_of_a_dataset_stands_still_in_a_pause(tmp_path: Path) -> None:
     pytest.importorskip("av")
     from embodied_rl.datasets.lerobot import collected

@@ -9,6 +9,7 @@ from embodied_rl.schema import SimNode
 from tests.support.critics import BASE, SIM, gather_some
 
 
+@pytest.mark.thorough
 def test_episodes_have_their_frames_goals_and_ends() -> None:
     careful, going_on = gather_some()[:7], gather_some()[14:]
     for episode in gather_some():

@@ -51,6 +51,7 @@ def test_weights_are_repetitions(both: tuple[np.ndarray, np.ndarray], random) ->
     assert once == pytest.approx(repeated, nan_ok=True)
 
 
+@pytest.mark.thorough
 @given(pairs())
 def test_average_precision_by_thresholds(both: tuple[np.ndarray, np.ndarray]) -> None:
     scores, truth = both[0], both[1] > 0
@@ -125,6 +126,7 @@ def test_a_missing_gain_leaves_the_rest_unknown() -> None:
     assert np.isnan(measures.add_up_gains(np.array([0.5, math.nan, 0.5]))).tolist() == [False, False, True, True]
 
 
+@pytest.mark.thorough
 @given(pairs(3))
 def test_tau_of_resamples_covers_its_value(both: tuple[np.ndarray, np.ndarray]) -> None:
     found = measures.estimate_tau(*both, seed=0)

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 import torch
 
 from embodied_rl.critic.network import ProgressCritic
@@ -23,6 +24,7 @@ def weights(critic: ProgressCritic) -> torch.Tensor:
     return torch.cat([value.flatten() for value in critic.head.parameters()])
 
 
+@pytest.mark.thorough
 def test_a_seed_fixes_every_bit() -> None:
     episodes = gather_some()[:3]
     first = weights(learn(episodes))
@@ -38,6 +40,7 @@ def test_the_backbone_stays_as_it_is() -> None:
     assert all(torch.equal(value, after[name]) for name, value in before.items())
 
 
+@pytest.mark.thorough
 def test_it_learns_what_it_is_shown() -> None:
     episode = gather_some()[0]
     critic = learn([episode], options=TrainingOptions(steps=400, batch=32, rate=3e-3))

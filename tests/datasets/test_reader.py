@@ -90,6 +90,7 @@ def test_statistics_of_pictures_are_those_of_lerobot() -> None:
                 np.testing.assert_allclose(ours[name], array, atol=2 / 5000)
 
 
+@pytest.mark.thorough
 def test_frames_are_returned_in_the_given_order(dataset) -> None:
     """Forwards, backwards, across files and twice, with numbers and picture of each frame."""
     rng = np.random.default_rng(0)

@@ -37,6 +37,7 @@ def assert_same(left: DatasetSamples, right: DatasetSamples) -> None:
         np.testing.assert_array_equal(array, right.extra[name])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("batch", [1, 7, 72, 100])
 def test_every_frame_comes_once_an_epoch(dataset, batch) -> None:
     """All batches but the last are full; epochs have different orders."""
@@ -113,6 +114,7 @@ def test_episodes_can_be_selected(dataset) -> None:
     assert rows(plain) == wanted[8:] + wanted[:8]
 
 
+@pytest.mark.thorough
 def test_a_cursor_of_another_stream_is_refused(dataset, tmp_path) -> None:
     cursor = SampleStream(dataset, 5, shuffle=SMALL).cursor
     with refuses("cursor-mismatch", "'seed'", "3", "0"):

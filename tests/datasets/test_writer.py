@@ -35,6 +35,7 @@ from tests.support.making_datasets import (
 from tests.support.refusals import refuses
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("codec", ["h264", "libsvtav1"])
 def test_written_episodes_are_read(tmp_path, codec) -> None:
     dataset = LeRobotDataset(made(tmp_path / "data", 4, codec=codec))
@@ -49,6 +50,7 @@ def test_pictures_are_optional(tmp_path, features) -> None:
     assert (tmp_path / "data/videos").exists() == (features == NUMBERS | VIDEO)
 
 
+@pytest.mark.thorough
 def test_fractional_frame_rates(tmp_path) -> None:
     """Timestamps of a video and of its frames agree."""
     features = NUMBERS | VIDEO
@@ -95,6 +97,7 @@ def test_the_files_are_those_of_the_format(tmp_path) -> None:
     assert [len(row["stats/observation.images.front/mean"]) for row in listed] == [3, 3, 3]
 
 
+@pytest.mark.thorough
 def test_files_roll_over_at_their_limits(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(listing, "FILE_EPISODES", 2)
     folder = made(tmp_path / "data", 9, chunks_size=2, data_files_size_in_mb=0.15, video_files_size_in_mb=0.005)
@@ -109,6 +112,7 @@ def test_files_roll_over_at_their_limits(tmp_path, monkeypatch) -> None:
     assert_holds(LeRobotDataset(folder), 9)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("limits", [{}, {"data_files_size_in_mb": 0.1, "video_files_size_in_mb": 0.003}])
 def test_a_continued_dataset_equals_one_written_at_once(tmp_path, limits) -> None:
     for start in range(0, 6, 2):
@@ -131,6 +135,7 @@ def test_videos_of_another_encoder_get_new_files(tmp_path) -> None:
     assert_holds(LeRobotDataset(tmp_path / "data"), 4)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("episodes", "more"), [(0, 3), (3, 0), (3, 4)])
 def test_a_killed_writer_leaves_its_episodes(tmp_path, episodes, more) -> None:
     """Killed before the first episode, between two, and within one; another writer continues what it left."""
@@ -176,6 +181,7 @@ def test_a_writer_may_be_killed_after_each_replaced_file(tmp_path, monkeypatch, 
         assert limits or len(list(copy.rglob("*.mp4"))) == 1
 
 
+@pytest.mark.thorough
 def test_a_full_disk_keeps_earlier_episodes(tmp_path, monkeypatch) -> None:
     made(tmp_path / "data", 2)
     replace = Path.replace

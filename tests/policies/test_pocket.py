@@ -178,6 +178,7 @@ def scene(n: int, random: torch.Generator) -> tuple[PolicyInput, Tensor]:
     return PolicyInput({"front": image}, torch.zeros(n, 5), (named + 1)[:, None].repeat(1, 6)), target
 
 
+@pytest.mark.thorough
 def test_perception_learns_to_localise_what_the_words_name() -> None:
     """In 150 steps the localisation error falls far below the 0.6 of guessing, and follows the word."""
     random = torch.Generator().manual_seed(0)

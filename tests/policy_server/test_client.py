@@ -144,6 +144,7 @@ def test_a_deadline_that_cannot_be_is_refused(deadline: float) -> None:
         client.act(OURS, deadline=deadline)
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 @pytest.mark.parametrize(
     ("modules", "absent"),
@@ -205,6 +206,7 @@ def test_a_policy_that_fits_and_is_fast_enough() -> None:
     assert len(policy.calls) == 2 * (WARM + 5)
 
 
+@pytest.mark.thorough
 def test_a_policy_for_another_robot_and_one_that_is_too_slow() -> None:
     with running_policy(Slow(), replace(FITTING, control_hz=20.0)) as running, PolicyClient(running.url) as client:
         fit, answers = check_served_policy(client, ROBOT, 2, 30.0)

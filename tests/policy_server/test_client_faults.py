@@ -180,6 +180,7 @@ def test_another_policy_at_the_same_address_is_refused(other: dict[str, Any]) ->
     client.close()
 
 
+@pytest.mark.thorough
 def test_a_server_that_reads_nothing_does_not_hold_a_client() -> None:
     """Its buffers fill up, so that sending itself has to end."""
     stop = threading.Event()
@@ -210,6 +211,7 @@ def test_a_client_that_was_closed_says_so() -> None:
             client.act(OURS, deadline=0.5)
 
 
+@pytest.mark.thorough
 def test_a_client_that_ends_after_a_fault_leaves_no_task_behind(caplog: pytest.LogCaptureFixture) -> None:
     with faulty_server(lambda number, asked: b"\xc1") as url:
         for _ in range(20):
@@ -220,6 +222,7 @@ def test_a_client_that_ends_after_a_fault_leaves_no_task_behind(caplog: pytest.L
     assert "Task was destroyed" not in caplog.text
 
 
+@pytest.mark.thorough
 def test_faults_by_chance() -> None:
     """Whatever happens to an answer, the client has one of its own question or an error."""
     random = Random(5)

@@ -56,6 +56,7 @@ def episodes(folder: Path) -> list[dict[str, Any]]:
     return json.loads((folder / "report.json").read_text())["episodes"]
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_what_is_served_is_measured_to_the_same_bits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with serving(ASSET, "port=0") as (process, url):

@@ -88,6 +88,7 @@ class Noting:
         return result
 
 
+@pytest.mark.thorough
 def test_an_evaluation_through_the_robot_is_the_simulators_own(robot: RobotSimulator) -> None:
     policy, simulators = load_policy(POLICY).actor, [Noting(Tabletop(TabletopConfig(), 1)), Noting(robot)]
     episodes = enumerate_episodes(robot.spec, "eval", 5)

@@ -57,6 +57,7 @@ def run(robot: RobotSimulator, following: Episode | None = None) -> list[Any]:
     return results
 
 
+@pytest.mark.thorough
 def test_episodes_begin_at_points_and_are_counted_there(tmp_path: Path, make: Make) -> None:
     robot = make(ReturnPoint("high", "", HIGH))
     seen = robot.reset([Episode(0, 0, 3)])
@@ -113,6 +114,7 @@ def test_a_task_without_points_is_refused(make: Make) -> None:
         robot.reset([Episode(5, 0, 1)])
 
 
+@pytest.mark.thorough
 def test_a_point_that_is_not_reached_is_said_and_not_counted(
     tmp_path: Path, make: Make, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -149,6 +151,7 @@ def test_a_robot_goes_to_a_return_point(robot: RobotSimulator) -> None:
     )
 
 
+@pytest.mark.thorough
 def test_a_point_that_cannot_be_reached_is_given_up_in_words(robot: RobotSimulator) -> None:
     robot.reset([Episode(0, 0, 3)])
     below = ReturnPoint("inside the table", "", (0.5, 0.1, -0.015, None))

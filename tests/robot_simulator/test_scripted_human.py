@@ -121,6 +121,7 @@ def run(robot: RobotSimulator, episode: Episode) -> list[StepResult]:
     return results
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("task", [0, 6])
 def test_a_human_who_takes_over_brings_a_helpless_policy_to_its_goal(robot: RobotSimulator, task: int) -> None:
     results = run(robot, Episode(3, task, 50 + task))
@@ -133,6 +134,7 @@ def test_a_human_who_takes_over_brings_a_helpless_policy_to_its_goal(robot: Robo
     assert robot._joystick is not None and robot._joystick.human.takeovers >= 1
 
 
+@pytest.mark.thorough
 def test_what_was_executed_is_what_the_simulation_did(robot: RobotSimulator) -> None:
     """The executed actions, whoever decided them, lead the simulator itself through the same states."""
     episode = Episode(3, 1, 77)
@@ -146,6 +148,7 @@ def test_what_was_executed_is_what_the_simulation_did(robot: RobotSimulator) -> 
     assert np.array_equal(ours.ended, theirs.ended) and ours.success[0, steps - 1] == theirs.success[0, -1]
 
 
+@pytest.mark.thorough
 def test_a_takeover_does_not_jump(robot: RobotSimulator) -> None:
     results = run(robot, Episode(3, 1, 77))
     sources = np.concatenate([each.source[0, : each.steps[0]] for each in results])

@@ -91,6 +91,7 @@ def test_slices_and_handles_change_no_bit(parts: int, slices: int) -> None:
         assert_equal(copied(collector.collect(actor)), expected)
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_worker_processes_change_no_bit(closing: Callable) -> None:
     collector, actor = make(closing(workers(4)), slices=2)

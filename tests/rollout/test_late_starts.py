@@ -144,6 +144,7 @@ def test_with_the_whole_share_every_episode_begins_late_where_a_failure_is_known
     assert outcomes >= {(False, False), (False, True), (True, False), (True, True)}, "all rules were used"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("before", [1, 4])
 def test_a_loaded_state_continues_to_the_bit(kind: str, before: int) -> None:
@@ -181,6 +182,7 @@ def test_without_snapshots_late_episodes_are_restarted_where_they_began() -> Non
     resumed.collect(actor)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
 def test_neither_simulators_nor_ranks_change_a_bit(kind: str) -> None:
     whole, actor = make(kind, inline(1))

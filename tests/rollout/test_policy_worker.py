@@ -83,6 +83,7 @@ def assert_equal(left: list[dict[str, torch.Tensor]], right: list[dict[str, torc
         assert [name for name, value in one.items() if not torch.equal(value, other[name])] == []
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 @pytest.mark.usefixtures("forks")
 def test_another_process_infers_the_same_bits_with_the_newest_weights(remote: RemotePolicy) -> None:

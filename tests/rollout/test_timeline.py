@@ -81,6 +81,7 @@ def test_a_rank_that_simulates_itself_has_no_bubble() -> None:
     assert found["bubble"] == 0 and found["busy/simulators"] == 0.75
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_a_collection_records_its_timeline(closing: Callable) -> None:
     """Every decision and every chunk has its span; those of a worker lie within the rollout, on the same clock."""

@@ -69,6 +69,7 @@ def uri(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return (tmp_path / "tracking").as_uri()
 
 
+@pytest.mark.thorough
 def test_mlflow_continues_a_resumed_run(tmp_path: Path, uri: str) -> None:
     film = tmp_path / "push.mp4"
     film.write_bytes(b"film")
@@ -112,6 +113,7 @@ def read_wandb_records(data: bytes) -> Iterator[Any]:
         position += 7 + length
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_wandb_keeps_a_run_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_SILENT", "true")

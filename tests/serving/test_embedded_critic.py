@@ -125,6 +125,7 @@ def make_tabletop_request(shipped: ProgressCritic, seed: int) -> ScoreRequest:
     )
 
 
+@pytest.mark.thorough
 def test_the_scorer_reads_what_the_network_says(shipped: ProgressCritic) -> None:
     """Progress and done, of batches, to a millionth."""
     requests = [make_tabletop_request(shipped, seed) for seed in range(16)]
@@ -155,6 +156,7 @@ def test_what_does_not_fit_is_named(shipped: ProgressCritic) -> None:
                 ask(server.url, [ScoreRequest(**{**vars(request), **change})], TABLETOP, prompt="embedded")
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_the_command(tmp_path: Path, shipped: ProgressCritic) -> None:
     """It says where it listens and what to type; what it says to type works; Ctrl-C ends it."""

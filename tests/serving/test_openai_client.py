@@ -33,6 +33,7 @@ def ask(client: "openai.OpenAI", **fields: Any) -> Any:
     return client.chat.completions.create(**ask_critic(make_picture(1), make_picture(2), **fields))
 
 
+@pytest.mark.thorough
 def test_two_pictures_and_log_probabilities(client: "openai.OpenAI") -> None:
     answer = ask(client, logprobs=True, top_logprobs=20, max_tokens=1, temperature=0)
     (choice,) = answer.choices

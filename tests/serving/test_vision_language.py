@@ -189,6 +189,7 @@ def ask(client: "openai.OpenAI", text: str, **fields: Any) -> Any:
     return client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": content}], **fields)
 
 
+@pytest.mark.thorough
 def test_the_official_client(client: "openai.OpenAI") -> None:
     answer = ask(client, "yes or no?", max_tokens=3, logprobs=True, top_logprobs=5)
     content = answer.choices[0].logprobs.content

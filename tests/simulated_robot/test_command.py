@@ -159,6 +159,7 @@ def newest(peer: Peer, topic: str) -> int:
     return max((stamp.sec * 10**9 + stamp.nanosec for stamp in stamps), default=-1)
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_an_episode_in_lockstep_with_a_robot_in_another_process(domain: int, tmp_path: Path) -> None:
     film = tmp_path / "films" / "robot.mp4"

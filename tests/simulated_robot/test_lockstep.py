@@ -55,6 +55,7 @@ def run_both(bench: Bench, episode: Episode, actions: np.random.Generator | None
         return
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("task", range(7))
 def test_an_operator_s_episode_is_the_simulator_s(bench: Bench, task: int) -> None:
     run_both(bench, Episode(5, task, 30 + task, final_picture=True), None)

@@ -65,6 +65,7 @@ def test_stamps_are_those_of_the_transport_s_clock(live: Bench) -> None:
     assert stamps == clock == [live.time.now_ns - PERIOD_NS * k for k in range(20, 0, -1)]
 
 
+@pytest.mark.thorough
 def test_without_commands_the_robot_stops_within_a_ramp_after_its_timeout(live: Bench) -> None:
     live.run(0.4, FAST)
     assert speeds(live)[-1] > 0.5
@@ -78,6 +79,7 @@ def test_without_commands_the_robot_stops_within_a_ramp_after_its_timeout(live: 
     assert live.robot.topics.is_open and "no command for 100 ms" in live.peer.texts("/simulation/status")[-1]["why"]
 
 
+@pytest.mark.thorough
 def test_the_terminal_says_that_commands_ended_and_that_they_come_again(live: Bench) -> None:
     said = ["no command for 100 ms: the robot stops by itself", "commands come again"]
     for expected in (said[:1], [said[0], said[1], said[0]]):
@@ -89,6 +91,7 @@ def test_the_terminal_says_that_commands_ended_and_that_they_come_again(live: Be
     assert [line for line in live.lines if line in said] == expected, "a new episode is no news of commands"
 
 
+@pytest.mark.thorough
 def test_commands_that_stutter_do_not_fill_the_terminal(live: Bench) -> None:
     before = len(live.lines)
     for _ in range(20):
@@ -163,6 +166,7 @@ def test_a_new_episode_does_not_release_an_emergency_stop(live: Bench) -> None:
     assert np.linalg.norm(place(live) - begin) < 1e-3
 
 
+@pytest.mark.thorough
 def test_an_episode_s_time_begins_with_the_first_command_that_moves(live: Bench) -> None:
     live.run(0.5)
     live.run(4.2, REST)

@@ -31,6 +31,7 @@ CLONE = (
 )  # fmt: skip
 
 
+@pytest.mark.thorough
 def test_a_clone_is_reported_filmed_and_continued(
     typed: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,6 +143,7 @@ def test_values_are_written_as_they_are_typed() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("episodes", "expected"), [(2, 2), (0, 0)])
 def test_weights_are_saved_without_the_robot_that_would_evaluate_them(
     typed: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, episodes: int, expected: int

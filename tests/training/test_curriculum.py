@@ -10,6 +10,8 @@ from safetensors.torch import load_file
 
 from tests.support.running import REACHING, SMALL, complete, figures
 
+pytestmark = pytest.mark.thorough
+
 
 def saved(run: Path) -> dict[str, np.ndarray]:
     """The last checkpoint's tensors."""
@@ -33,7 +35,6 @@ def test_another_packages_curriculum_is_one_file(example: None, typed: Callable[
     assert "curriculum/effective_tasks" not in rows[0] and 1 < rows[-1]["curriculum/effective_tasks"] < 2
 
 
-@pytest.mark.thorough
 @pytest.mark.process
 def test_ranks_draw_the_same_episodes(plugin_path: str, tmp_path: Path) -> None:
     """Each rank collects half of the episodes, and its curriculum gets all."""

@@ -184,6 +184,7 @@ def test_every_method_is_counted_on_a_gpu(
     assert code == 0 and "device      cuda (a stand-in)" in out, err
 
 
+@pytest.mark.thorough
 def test_a_run_stores_its_choice_and_continues_where_no_gpu_is(
     typed: Callable[..., Any], a_gpu: Callable[[float], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

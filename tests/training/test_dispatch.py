@@ -158,6 +158,7 @@ def test_a_version_collects_all_of_its_segments_and_no_more(crew: Crew) -> None:
             assert [int(part.state["total"]) for part in parts] == [sum(range(3 * version + segment + 1))] * 2
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("crew", [(2, 2, 3)], indirect=True)
 def test_nothing_is_collected_ahead_for_a_version_that_will_not_learn(crew: Crew) -> None:
     """Three versions of two segments each; a fourth one, if there is one after all, gets its own."""
@@ -285,6 +286,7 @@ def test_an_exception_ahead_of_the_learner_is_raised_with_the_next_rollout(crew:
         crew.dispatcher.take(1)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("crew", [3], indirect=True)
 def test_in_a_pause_no_worker_collects_and_then_all_go_on(crew: Crew) -> None:
     """It begins when the part of a slow worker is complete, which is allowed three more by then."""

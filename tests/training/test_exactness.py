@@ -59,7 +59,13 @@ def test_a_policy_in_a_separate_process_changes_no_bit(split_reference: Path, tm
     assert_same(complete(tmp_path, "train", *SMALL, *TABLETOP, *settings), split_reference)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+QUICK = ("grpo", "noise, prefix critic", "replay, critic", "start noise", "curriculum")
+"""Kinds that run by default: one of each source of experience."""
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[pytest.mark.thorough] * (kind not in QUICK)) for kind in KINDS]
+)
 def test_a_stopped_run_continues_as_if_nothing_had_happened(
     kind: str, typed: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,11 +12,12 @@ import yaml
 from tests.support.faulty_server import LYING, served
 from tests.support.running import SMALL, TABLETOP
 
+pytestmark = pytest.mark.thorough
+
 JUDGED = ("reward=vlm", "reward.deadline=20", "reward.wait_share=null", "plan.ranks=1", "train.iterations=2")
 OTHER = {"data": [{"id": "another", "object": "model"}]}
 
 
-@pytest.mark.thorough
 def test_a_run_and_its_logs_name_the_only_model_of_a_server(typed: Callable[..., Any], tmp_path: Path) -> None:
     with served(LYING, Random(0), 10**9, None) as server:
         code, out, err = typed("train", *SMALL, *TABLETOP, *JUDGED, f"reward.url={server.url}")

@@ -78,6 +78,7 @@ def test_a_finished_run_is_not_resumed(typed: Callable[..., Any], reference: Pat
     refused(typed("train", f"resume={reference}", "train.iterations=5"), "train.iterations=5", "[run-shortened]")
 
 
+@pytest.mark.thorough
 def test_nothing_to_resume(typed: Callable[..., Any], tmp_path: Path) -> None:
     refused(typed("train", "resume=last"), "No training run below runs (run.root)")
     refused(typed("train", f"resume={tmp_path}"), f"No run in {tmp_path}")
@@ -91,6 +92,7 @@ def test_groups_that_two_ranks_would_share(typed: Callable[..., Any], tmp_path: 
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.thorough
 def test_a_simulator_that_returns_nan_is_named(typed: Callable[..., Any]) -> None:
     result = typed("train", *settings({"sim.nan_episode": "5"}))
     refused(result, "NaN or infinity in the simulator's state: environment 5, decision 1 of episode 5")
@@ -123,6 +125,7 @@ def test_a_run_folder_that_is_removed_is_named_at_the_next_write(plugin_path: st
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_a_simulator_that_does_not_start_is_named(typed: Callable[..., Any]) -> None:
     """It fails at its deadline, without another try, and no process remains."""
@@ -136,12 +139,14 @@ def test_a_simulator_that_does_not_start_is_named(typed: Callable[..., Any]) -> 
     assert not set(psutil.Process().children(recursive=True)) - before
 
 
+@pytest.mark.thorough
 def test_a_policy_that_returns_nan_is_named(typed: Callable[..., Any]) -> None:
     """A learning rate that sends the weights to infinity in the only step of an iteration."""
     wild = {"algo.lr": "1e30", "algo.epochs": "1", "algo.minibatch": "24", "algo.warmup_updates": "0"}
     refused(typed("train", *settings(wild)), "NaN or infinity in the policy's actions: environment 0, decision ")
 
 
+@pytest.mark.thorough
 def test_a_gradient_that_is_nan_is_named(typed: Callable[..., Any]) -> None:
     wild = {"algo.lr": "1e30", "algo.epochs": "3", "algo.minibatch": "8", "algo.warmup_updates": "0"}
     refused(typed("train", *settings(wild)), "The gradient is not a number: lower algo.lr")
@@ -176,6 +181,7 @@ def test_a_dry_run_checks_the_configuration(typed: Callable[..., Any], words: li
     refused(typed("train", *kept, *words, *DRY), expected)
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_a_dry_run_checks_files(typed: Callable[..., Any], policy: str, tmp_path: Path) -> None:
     cut, pickled = tmp_path / "cut.safetensors", tmp_path / "pickled.safetensors"

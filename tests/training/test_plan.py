@@ -283,6 +283,7 @@ def test_a_plan_that_is_not_there(typed) -> None:
     assert code == 2 and "nowhere.json" in err and "[plan-missing]" in err
 
 
+@pytest.mark.thorough
 def test_a_run_on_another_machine_keeps_its_plan_with_a_note(typed, tmp_path) -> None:
     code, out, err = typed(*FORCED, "train.iterations=2", "plan=colocated", "plan.ranks=1")
     assert code == 0, out + err

@@ -68,6 +68,7 @@ def test_an_algorithm_that_learns_from_rollouts_takes_no_replay(typed: Callable[
     assert code == 2 and "[key-unused] replay" in err
 
 
+@pytest.mark.thorough
 def test_a_run_does_not_go_on_with_other_offline_experience(typed: Callable[..., Any], tmp_path: Path) -> None:
     """It has changed since the checkpoint, in what was seen by nobody but its results."""
     assert typed("train", *FILTERED, "replay.root=first")[0] == 0
@@ -84,6 +85,7 @@ def test_a_run_does_not_go_on_with_other_offline_experience(typed: Callable[...,
     assert typed(*again)[0] == 0
 
 
+@pytest.mark.thorough
 def test_a_run_learns_from_an_earlier_one_too(typed: Callable[..., Any], tmp_path: Path) -> None:
     """Which is not changed by it."""
     assert typed("train", *FILTERED, "algo.held_out=0", "replay.root=first")[0] == 0
@@ -97,6 +99,7 @@ def test_a_run_learns_from_an_earlier_one_too(typed: Callable[..., Any], tmp_pat
     assert {path: path.read_bytes() for path in before} == before
 
 
+@pytest.mark.thorough
 def test_a_run_learns_from_stored_episodes_alone(
     typed: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,6 +117,7 @@ def test_a_run_learns_from_stored_episodes_alone(
     assert {path: path.read_bytes() for path in (tmp_path / "stored").rglob("*.*")} == before
 
 
+@pytest.mark.thorough
 def test_a_run_goes_on_from_stored_episodes_to_its_own(
     typed: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,6 +162,7 @@ def test_a_run_learns_from_a_dataset_alone(typed: Callable[..., Any], tmp_path: 
     assert (row["update/episodes"], row["update/rows"]) == (4, frames)
 
 
+@pytest.mark.thorough
 def test_experience_of_another_robot_or_in_other_words_is_refused(typed: Callable[..., Any], tmp_path: Path) -> None:
     assert typed("train", *FILTERED, "replay.root=first", "train.iterations=1", "train.eval_every=0")[0] == 0
     shutil.rmtree(tmp_path / "runs")
@@ -174,6 +179,7 @@ def test_experience_of_another_robot_or_in_other_words_is_refused(typed: Callabl
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.thorough
 def test_what_a_robot_recorded_needs_no_privileged_state(typed: Callable[..., Any], tmp_path: Path) -> None:
     """In control steps; a critic that reads such state is refused."""
     spec = replace(Reaching.spec_of(Reaching.Config()), privileged_names=())
@@ -206,6 +212,7 @@ RECAP = (*(word for word in FILTERED if word != "algo=filtered"), "algo=recap", 
          "algo.guidance=2", "train.iterations=2", "train.eval_every=0")  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_a_labelled_policy_goes_on(typed: Callable[..., Any], tmp_path: Path) -> None:
     """In evaluations and further runs, with its label and guidance; other algorithms refuse guidance in one line."""
@@ -230,6 +237,7 @@ def test_a_labelled_policy_goes_on(typed: Callable[..., Any], tmp_path: Path) ->
     assert typed("train", *plain, "algo=filtered", "run.root=third")[0] == 0
 
 
+@pytest.mark.thorough
 def test_offline_instructions_need_room_for_the_labels(
     typed: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -328,6 +336,7 @@ def test_two_ranks_learn_start_noise_together(typed: Callable[..., Any], tmp_pat
     assert last["total/episodes"] == last["update/episodes"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("words", "named"),
     [

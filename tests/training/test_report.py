@@ -10,6 +10,7 @@ from embodied_rl.training.final_report import BEFORE, PAGE
 pytestmark = pytest.mark.process
 
 
+@pytest.mark.thorough
 def test_a_run_on_two_ranks_films_the_same_episodes_before_and_after(reference: Path) -> None:
     """Each rank films its share of the episodes before; all of the evaluation's four are there."""
     names = sorted(file.name for file in (reference / "videos" / BEFORE).iterdir())

@@ -14,6 +14,8 @@ from embodied_rl.runs.metrics_file import read_metrics
 from tests.support.running import POLICY, SMALL, TABLETOP, assert_learned_alike, with_plan
 from tests.support.stopping import assert_stopped_goes_on_alike
 
+pytestmark = pytest.mark.thorough
+
 ORACLE = ("reward=oracle", "sim.progress=true")
 NOISY = "reward.done_error=0.2"
 TERMINAL = (*ORACLE, "reward.mode=terminal", "sim.terminate_on_success=false")
@@ -74,7 +76,6 @@ def read_logged(run: Path) -> list[dict[str, Any]]:
     return [line for line in found if "scorer" not in line]
 
 
-@pytest.mark.thorough
 def test_a_scorer_of_another_distribution_is_asked(outside: None, typed: Callable[..., Any], tmp_path: Path) -> None:
     assert "outside" in typed("list", "rewards")[1]
     code, out, err = typed(
@@ -87,7 +88,6 @@ def test_a_scorer_of_another_distribution_is_asked(outside: None, typed: Callabl
     assert {line["value"] for line in read_logged(run)} == {0.25}
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     "words, says",
     [
@@ -121,7 +121,6 @@ def test_what_does_not_fit_is_refused_before_anything_runs(
     assert not list((tmp_path / "runs").rglob("config.yaml")) if (tmp_path / "runs").exists() else True
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("mode", [("reward.mode=audit",), (*TERMINAL[2:], NOISY)])
 def test_groups_may_be_audited_and_judged(mode: tuple[str, ...], typed: Callable[..., Any], tmp_path: Path) -> None:
     """Returns that are compared within groups learn nothing from shaping, but from who says that a task is done."""
@@ -142,7 +141,6 @@ def train(root: Path, *words: str) -> Path:
     return run
 
 
-@pytest.mark.thorough
 @pytest.mark.process
 @pytest.mark.parametrize("words, other", [(ORACLE, "reward.mode=sync"), ((*TERMINAL, NOISY), "reward.in_flight=1")])
 def test_ranks_and_workers_collect_the_same_rewards(
@@ -164,7 +162,6 @@ def test_ranks_and_workers_collect_the_same_rewards(
         assert any(row["reward/said_done"] for row in rows), "the test needs tasks that are said to be done"
 
 
-@pytest.mark.thorough
 def test_shaping_changes_learning_but_not_metrics(typed: Callable[..., Any], tmp_path: Path) -> None:
     sparse, shaped = train(tmp_path / "sparse"), train(tmp_path / "shaped", *ORACLE)
     before, after = (read_metrics(run / "metrics.jsonl") for run in (sparse, shaped))
@@ -173,7 +170,6 @@ def test_shaping_changes_learning_but_not_metrics(typed: Callable[..., Any], tmp
     assert "reward/asked" not in before[0] and not (sparse / "scores").exists()
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("words", [ORACLE, (*TERMINAL, NOISY)])
 def test_a_stopped_run_continues_with_the_potentials_it_had(
     words: tuple[str, ...], typed: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -199,7 +195,6 @@ def test_a_run_with_only_a_scorer_is_marked(typed: Callable[..., Any], tmp_path:
         assert "iteration 3 trained without any reward: its budget of 40" in text
 
 
-@pytest.mark.thorough
 def test_the_guard_of_a_run_that_was_stopped_goes_on(
     typed: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

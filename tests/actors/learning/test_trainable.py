@@ -91,6 +91,7 @@ def test_adapters_are_added_to_the_named_modules_only(family: str) -> None:
     assert {shape[0] for shape in shapes} == {2}
 
 
+@pytest.mark.thorough
 @families
 def test_new_adapters_change_nothing(family: str) -> None:
     network, _ = new(family)
@@ -146,6 +147,7 @@ def test_adapters_survive_a_file(tmp_path: Path, family: str, node: LoraNode) ->
     torch.testing.assert_close(velocity(merged), velocity(network), rtol=0, atol=1e-6)
 
 
+@pytest.mark.thorough
 @families
 def test_stored_adapters_go_on_learning(tmp_path: Path, family: str) -> None:
     network, robot = new(family)
@@ -204,6 +206,7 @@ def test_a_policy_without_such_parts_is_refused(train: str, code: str) -> None:
         trainable.choose_trainable(network, train, LoraNode())
 
 
+@pytest.mark.thorough
 def test_another_rank_than_the_files_is_refused(tmp_path: Path) -> None:
     network, robot = new()
     trainable.choose_trainable(network, "lora", LoraNode(3))

@@ -85,6 +85,7 @@ def test_planted_faults_are_found_and_good_ones_stay(what: str, least: float, mo
     assert least <= share_left_out(records, tmp_path) <= most
 
 
+@pytest.mark.thorough
 def test_the_account_has_every_episode_that_was_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     good, bad = planted()["good"][:8], planted()["reversed"][:6]
     kept = list(filter_records(make_filter(), [*good, *bad], make_spec(), tmp_path))

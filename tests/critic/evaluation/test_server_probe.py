@@ -63,6 +63,7 @@ def probe(
     return typed, found
 
 
+@pytest.mark.thorough
 def test_what_a_good_server_can_do() -> None:
     settings, found = probe()
     assert found["models"] == "judge" and found["pictures"] == "accepted" and found["log-probs"] == "2 a token"
@@ -73,6 +74,7 @@ def test_what_a_good_server_can_do() -> None:
     assert settings[0].startswith("reward.in_flight=") and int(settings[1].removeprefix("reward.timeout=")) >= 1
 
 
+@pytest.mark.thorough
 def test_a_model_that_wants_to_say_something_else() -> None:
     found: dict[str, str] = {}
     unsure = lambda asked: httpx2.Response(200, json=complete(asked, mass=0.1))  # noqa: E731
@@ -82,6 +84,7 @@ def test_a_model_that_wants_to_say_something_else() -> None:
     assert probe(unsure, least_mass=0.05)[0][3] == "reward.prompt=progress_digit"
 
 
+@pytest.mark.thorough
 def test_another_prompt_is_recommended_where_the_given_one_is_not_usable() -> None:
     def answer(asked: dict[str, Any]) -> httpx2.Response:
         reads_text = "progress: " in json.dumps(asked["messages"])
@@ -92,6 +95,7 @@ def test_another_prompt_is_recommended_where_the_given_one_is_not_usable() -> No
     assert settings[3] == found["asked with"] == "reward.prompt=progress_percent"
 
 
+@pytest.mark.thorough
 def test_a_server_without_log_probabilities() -> None:
     def answer(asked: dict[str, Any]) -> httpx2.Response:
         if asked.get("logprobs"):
@@ -102,6 +106,7 @@ def test_a_server_without_log_probabilities() -> None:
     assert found["log-probs"].startswith("none")
 
 
+@pytest.mark.thorough
 def test_requests_show_different_pictures() -> None:
     seen: list[str] = []
 
@@ -113,6 +118,7 @@ def test_requests_show_different_pictures() -> None:
     assert len(set(seen)) >= len(seen) - 1
 
 
+@pytest.mark.thorough
 def test_too_much_ends_the_climb() -> None:
     """A server that says 429 from the third request at once on is asked with two at most, and the climb ends there."""
     asked_now, lock = 0, threading.Lock()
@@ -217,6 +223,7 @@ def test_advertised_inputs_are_used() -> None:
     assert spec.state_names == ("x", "y") and choose_words(spec) == "go"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("prompt", ["progress_percent", "../secret.yaml", 7])
 def test_only_a_built_in_prompt_is_taken_from_a_server(prompt: Any) -> None:
     used = "progress_percent" if prompt == "progress_percent" else "progress_digit"
@@ -250,6 +257,7 @@ def test_what_no_server_of_ours_tells_is_refused(key: str, value: Any) -> None:
         read_advertised_spec(HINTS | {key: value})
 
 
+@pytest.mark.thorough
 def test_a_served_critic_is_probed_as_it_wants_to_be_asked(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("starlette")
     from tests.support.serving import make_critic, running

@@ -141,6 +141,7 @@ def test_after_a_failure_on_one_topic_the_others_are_sent(robot: RobotDescriptio
     assert sent == ["", "lift", "hand"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("with_steps", [True, False])
 def test_a_recording_becomes_whole_actions(
     bench: Bench, robot: RobotDescription, tmp_path: Path, with_steps: bool

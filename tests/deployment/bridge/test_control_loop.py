@@ -74,6 +74,7 @@ def test_an_empty_histogram_and_extreme_durations() -> None:
     assert counted.longest == 1e9
 
 
+@pytest.mark.thorough
 def test_the_interpreter_settings_are_restored() -> None:
     before, frozen = sys.getswitchinterval(), gc.get_freeze_count()
     with low_latency_interpreter():

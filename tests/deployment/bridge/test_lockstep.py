@@ -41,6 +41,7 @@ def simulated() -> RecordingObserver:
     return noted
 
 
+@pytest.mark.thorough
 def test_actions_and_outcomes_equal_the_simulator_s(simulated: RecordingObserver) -> None:
     for each in LockstepBench(load_local(), SEED).run(EPISODES):
         expected = np.concatenate(simulated.actions[each.episode.index])
@@ -50,6 +51,7 @@ def test_actions_and_outcomes_equal_the_simulator_s(simulated: RecordingObserver
         assert each.count_sources() == {"policy": len(expected)}
 
 
+@pytest.mark.thorough
 def test_a_run_is_reproducible_bit_for_bit() -> None:
     first, second = (LockstepBench(load_local(), SEED) for _ in range(2))
     done, again = first.run(EPISODES[:2]), second.run(EPISODES[:2])
@@ -63,6 +65,7 @@ def test_an_episode_does_not_depend_on_the_one_before_it() -> None:
     np.testing.assert_array_equal(alone[0].executed, after[0].executed)
 
 
+@pytest.mark.thorough
 def test_contents_of_published_steps() -> None:
     bench = LockstepBench(load_local(), SEED)
     (done,) = bench.run(EPISODES[:1])

@@ -372,6 +372,7 @@ def save_point(folder: Path, *place: float) -> Path:
     return folder / "points.json"
 
 
+@pytest.mark.thorough
 def test_an_operator_stores_a_place_and_sends_the_robot_back_to_it(tmp_path: Path) -> None:
     file = tmp_path / "points.json"
     operator = Operator(return_points=str(file))
@@ -397,6 +398,7 @@ def test_an_operator_stores_a_place_and_sends_the_robot_back_to_it(tmp_path: Pat
     assert_ramped(operator.bench)
 
 
+@pytest.mark.thorough
 def test_tries_from_a_point_are_counted_in_its_file(tmp_path: Path) -> None:
     file = save_point(tmp_path, 0.5, 0.0, 0.2)
     operator, lines = Operator(return_points=str(file)), []
@@ -417,6 +419,7 @@ def test_tries_from_a_point_are_counted_in_its_file(tmp_path: Path) -> None:
     assert f"counted a success from the return point 'high', in {file}" in "\n".join(lines)
 
 
+@pytest.mark.thorough
 def test_a_simulated_robot_s_outcome_counts_as_a_label(tmp_path: Path) -> None:
     file = save_point(tmp_path, 0.5, 0.0, 0.2)
     operator = Operator(return_points=str(file), episodes=True)
@@ -463,6 +466,7 @@ def record_move(bench: RealTimeBench, path: Path) -> Path:
     return write_episode(path, ROBOT.body, actions, state)
 
 
+@pytest.mark.thorough
 def test_a_demonstration_is_replayed_only_from_its_start(tmp_path: Path) -> None:
     bench = RealTimeBench(MovingPolicy())
     bench.prepare()

@@ -197,6 +197,7 @@ def test_an_unreadable_picture_stops_the_robot_in_the_next_tick(bench: RealTimeB
     np.testing.assert_allclose(bench.speeds, [0, 0.05, 0], atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_pictures_with_late_stamps_are_stale_if_clocks_agree() -> None:
     bench = RealTimeBench(MovingPolicy(), description=replace(ROBOT, use_sim_time=False))
     bench.prepare()
@@ -247,6 +248,7 @@ def test_stopping_brings_the_robot_to_rest(bench: RealTimeBench) -> None:
     assert len(bench.commands) == count
 
 
+@pytest.mark.thorough
 def test_a_dry_run_publishes_only_its_status_and_does_not_compare_motion() -> None:
     bench = RealTimeBench(MovingPolicy(), {"dry_run": True})
     bench.prepare()

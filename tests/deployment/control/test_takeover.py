@@ -21,6 +21,7 @@ def follow(takeover: Takeover, human, ticks: int) -> np.ndarray:
     return np.stack([takeover.follow(np.array(human, np.float64)) for _ in range(ticks)])
 
 
+@pytest.mark.thorough
 @budget(max_examples=25, deadline=None)
 @given(st.floats(-2, 2), st.floats(-1, 1), st.floats(-2, 2))
 def test_positions_begin_at_the_command_with_its_speed_and_end_at_the_human(

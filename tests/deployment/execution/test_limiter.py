@@ -61,6 +61,7 @@ def test_a_ramp_to_rest_takes_the_time_and_the_way_of_the_closed_forms(speed: fl
     assert limiter.command - begun == pytest.approx(speed * lasts / 2, rel=0.01)
 
 
+@pytest.mark.thorough
 @settings(max_examples=100, deadline=None)
 @given(
     st.lists(st.floats(-4, 4), max_size=60),
@@ -222,6 +223,7 @@ def test_a_command_that_turns_round_is_not_still():
     assert limiter.still
 
 
+@pytest.mark.thorough
 def test_rounding_exceeds_no_limit_by_more_than_the_documented_figure():
     """1e-9 of a limit and 1000 rounding steps of the largest number of the box, which is narrow and far from 0."""
     random, ticks = Random(5), 0

@@ -74,6 +74,7 @@ def test_with_any_input_commands_keep_all_limits_and_the_box(
     assert find_excess(entry, made, begun, period) <= 1 + 1e-9
 
 
+@pytest.mark.thorough
 @settings(max_examples=200, deadline=None)
 @given(draw_entry(), st.lists(st.tuples(INPUTS, INPUTS), max_size=200))
 def test_with_any_input_measured_the_commands_of_a_speed_keep_their_limits(

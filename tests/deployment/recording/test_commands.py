@@ -38,6 +38,7 @@ def bag(tmp_path: Path, messages: Messages, monkeypatch: pytest.MonkeyPatch) -> 
     return tmp_path / "bag"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("words", "file"),
     [

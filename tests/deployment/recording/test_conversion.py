@@ -328,6 +328,7 @@ def record_operator(folder: Path, messages: Messages, operator: Operator) -> Ite
     write_description(TABLETOP, folder)
 
 
+@pytest.mark.thorough
 def test_each_run_that_a_button_labels_is_an_episode(tmp_path: Path, messages: Messages) -> None:
     operator, labels = Operator(), ("success", "failure", "abort")
     with record_operator(tmp_path / "bag", messages, operator) as write:
@@ -345,6 +346,7 @@ def test_each_run_that_a_button_labels_is_an_episode(tmp_path: Path, messages: M
     assert all(len(part.steps) < 15 for part in parts), "steps after the label belong to no episode"
 
 
+@pytest.mark.thorough
 def test_demonstrations_are_recorded_without_a_policy(tmp_path: Path, messages: Messages) -> None:
     operator = Operator(policy=None)
     assert operator.status["mode"] == "hold" and not operator.status["said"]

@@ -182,6 +182,7 @@ def test_actions_are_divided_among_command_topics(tmp_path: Path) -> None:
     assert robot.commands["hand"].type_name == "control_msgs/msg/GripperCommand"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("text", "code", "data"),
     [

@@ -139,6 +139,7 @@ def test_waiting_messages_are_taken_in_batches(node: DdsTransport) -> None:
     assert got == list(range(150)) and node.spin_once() == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("distro", DISTROS)
 def test_every_type_of_every_release_has_its_dds_type(distro: str) -> None:
     messages = Messages(distro)

@@ -186,6 +186,7 @@ def test_what_is_wrong_is_named(tmp_path: Path, changes: dict[str, Any], says: s
         load_prompt(write(tmp_path, **changes))
 
 
+@pytest.mark.thorough
 def test_a_file_that_is_no_prompt(tmp_path: Path) -> None:
     for text, says in PLANTED.items():
         (tmp_path / "bad.yaml").write_text(text)

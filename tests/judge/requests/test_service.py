@@ -387,6 +387,7 @@ def test_a_scorer_that_cannot_open_is_told_at_once() -> None:
         ScoreService(Closed, ServiceLimits())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("held_up", ["loop", "thread"])
 def test_a_scorer_that_never_opens_is_given_up_and_named(held_up: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ended = threading.Event()

@@ -21,6 +21,8 @@ from embodied_rl.testing.fakes import FakeSimulator, RowwiseFakeActor
 from embodied_rl_sims.tabletop import Tabletop, TabletopConfig
 from tests.support.scoring import score
 
+pytestmark = pytest.mark.thorough
+
 ROWS, DECISIONS, STEPS, WEIGHT = 14, 10, 5, 3.0
 DISCOUNT = Discount(0.994)
 CONFIG = TabletopConfig(progress=True)

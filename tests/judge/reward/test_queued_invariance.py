@@ -29,6 +29,8 @@ from tests.support.row_clock import (
     read_state,
 )
 
+pytestmark = pytest.mark.thorough
+
 
 def every(rows: float) -> Speed:
     """One answer after the other, each takes so many rows."""
@@ -104,7 +106,6 @@ def measure(
     return float(np.abs(gradient(shape, START, horizon) - true).max() / np.abs(true).max()), max(largest)
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("case", CASES)
 def test_the_gradient_stays_whatever_counts(case: str, tmp_path: Folder) -> None:
     error, shaping = measure(tmp_path, **CASES[case])

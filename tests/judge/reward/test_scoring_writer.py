@@ -51,6 +51,7 @@ def expect_shaping(rounds: Sequence[dict[str, Any]], known: dict[tuple[int, int]
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("parts, slices, order", [(1, 1, "exact"), (4, 4, "exact"), (4, 2, "exact"), (4, 4, "ready")])
 def test_each_score_belongs_to_its_own_picture(writing: Writing, parts: int, slices: int, order: str) -> None:
     """Through ends of episodes and of rollouts."""
@@ -76,6 +77,7 @@ def test_the_first_frame_of_the_episode_comes_with_each_request(writing: Writing
     assert {each.instruction for each in found} == {"go left", "go right"}
 
 
+@pytest.mark.thorough
 def test_when_scores_come_changes_nothing_as_long_as_they_come(writing: Writing) -> None:
     """Asked at each decision, or answered late and in any order: the same bits."""
     random = np.random.default_rng(1)
@@ -137,6 +139,7 @@ def test_a_log_gives_the_same_shaping_again(writing: Writing, tmp_path: Path, ki
     assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
 
 
+@pytest.mark.thorough
 def test_a_scorer_that_never_answers_leaves_sparse_reward(writing: Writing) -> None:
     """All potentials are held from 0, so shaping is exactly 0, and the figures say so."""
     node = replace(NODE, deadline=0.01)

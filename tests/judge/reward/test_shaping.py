@@ -74,6 +74,7 @@ def test_nothing_is_carried_beyond_an_end_or_a_loss() -> None:
         assert "lost" not in options or not settled.shaping.any()
 
 
+@pytest.mark.thorough
 @settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_the_shaping_of_an_episode_telescopes(data: st.DataObject) -> None:

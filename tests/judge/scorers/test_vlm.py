@@ -373,6 +373,7 @@ def test_over_a_connection() -> None:
         assert asyncio.run(_ask_at(url)).value == 1.0
 
 
+@pytest.mark.thorough
 def test_a_server_that_hangs_up_or_hangs() -> None:
     with (
         served(lambda handler: handler.connection.shutdown(socket.SHUT_RDWR)) as url,

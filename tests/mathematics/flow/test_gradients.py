@@ -54,6 +54,7 @@ def assert_same_direction(estimate: Tensor, exact: Tensor, cosine: float, ratio:
     assert float(estimate.norm() / exact.norm()) == pytest.approx(1, abs=ratio)
 
 
+@pytest.mark.thorough
 def test_expected_score_is_zero(make_keys):
     """E[∇ log π] = 0, within 4.5 standard errors over batches."""
     for sampler in (FlowSDE(K, 0.5), FlowSDE(K, 0.5, layers="full"), FlowNoise(K, 0.1, 0.2, 1, 1)):

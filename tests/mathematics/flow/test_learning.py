@@ -131,6 +131,7 @@ def test_bandit_finds_the_optimum(kind, seed, pretrained):
     assert float(quadratic(actions, actions).mean()) > -0.02
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["hybrid", "noise"])
 def test_bandit_with_the_wrong_sign_fails(kind, pretrained):
     """The same run with advantages negated moves away from the optimum."""
@@ -141,6 +142,7 @@ def test_bandit_with_the_wrong_sign_fails(kind, pretrained):
     assert float(quadratic(learner.deployed(), learner.context()).mean()) < 2 * before
 
 
+@pytest.mark.thorough
 def test_the_context_selects_between_two_modes(pretrained):
     """Conditioning works: each context gets its own mode."""
     learner = Learner(deepcopy(pretrained), build("hybrid"))

@@ -71,6 +71,7 @@ def test_wrong_forms_are_rejected(wrong, noise_level, mixture, make_keys):
     assert abs(variance) > 2 * 0.02
 
 
+@pytest.mark.thorough
 def test_flow_noise_is_another_policy(mixture, make_keys):
     """Its noise is not corrected for, so the distribution widens: it must not be mistaken for Flow-SDE."""
     distance, variance = errors(FlowNoise(K, 0.12, 0.12, 1, 1), mixture, make_keys(ROWS))

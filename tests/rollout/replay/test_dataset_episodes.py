@@ -32,6 +32,7 @@ def spec() -> SimulatorSpec:
     return SimulatorKind.find(SIM).spec
 
 
+@pytest.mark.thorough
 def test_it_holds_what_a_replay_storage_of_the_same_episodes_holds(folder: Path, spec: SimulatorSpec) -> None:
     """But for privileged state, seeds, and why an episode ended."""
     (storage,) = open_offline(folder / "lerobot", spec)

@@ -109,6 +109,7 @@ def writing(folder: Path) -> Iterator[subprocess.Popen]:
             pipe.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_a_reader_sees_what_was_written_before_while_another_process_goes_on(tmp_path: Path) -> None:
     """Compared with the same script written in memory, while the other process writes the next round."""

@@ -66,6 +66,7 @@ def test_samples_equal_those_of_a_naive_recorder(capacity, parts, slices, order)
     assert {(True, False), (False, True), (False, False)} == set(ends)
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_images_in_shared_memory_are_copied(closing: Callable) -> None:
     storage = ReplayStorage(layout())

@@ -32,6 +32,7 @@ def test_the_newest_message_is_read(board: SharedBoard) -> None:
     assert found is not None and found[0] == 7 and found[1].nbytes == 100_000
 
 
+@pytest.mark.thorough
 def test_readers_get_complete_messages(board: SharedBoard) -> None:
     """Messages of one value each, of changing lengths, while a reader copies as fast as it can."""
     reader, read = board.reader(), 0

@@ -48,6 +48,7 @@ def start(foreign: Interpreter, closing: Callable[[list[Handle]], list[Handle]])
     return start
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_a_simulator_in_another_environment_keeps_the_contract(foreign: Interpreter) -> None:
     def build(num_envs: int) -> RemoteSimulator:

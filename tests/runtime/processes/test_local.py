@@ -72,6 +72,7 @@ def test_an_observation_is_readable_while_the_next_is_written() -> None:
             copies.append(copy_observation(held[-1]))
 
 
+@pytest.mark.thorough
 def test_several_workers_start_in_parallel_with_one_thread_and_without_torch() -> None:
     handles = [ProcessHandle("os:_fake", {"num_envs": 1}) for _ in range(2)]
     for handle in handles:
@@ -135,6 +136,7 @@ def test_exceptions_come_with_a_traceback_and_the_worker_stays_alive() -> None:
             handle.submit("fly").result()
 
 
+@pytest.mark.thorough
 def test_a_hung_worker_is_killed_at_the_deadline() -> None:
     with worker(config=FakeSimulator.Config(fault="hang"), call_timeout=2.0) as handle:
         handle.submit("reset", EPISODES[:3]).result()
@@ -143,6 +145,7 @@ def test_a_hung_worker_is_killed_at_the_deadline() -> None:
         assert gone(handle.pid)
 
 
+@pytest.mark.thorough
 def test_a_worker_that_does_not_start_in_time_is_not_restarted(tmp_path: Path) -> None:
     kwargs = {"num_envs": 1, "gate": tmp_path / "never"}
     with ProcessHandle(
@@ -159,6 +162,7 @@ def test_a_worker_that_does_not_start_in_time_is_not_restarted(tmp_path: Path) -
         assert handle.pid == pid
 
 
+@pytest.mark.thorough
 def test_a_stopped_worker_that_does_not_read_is_killed_at_the_deadline() -> None:
     """A message larger than the pipe must not block for ever."""
     with worker(rows=3, call_timeout=2.0) as handle:

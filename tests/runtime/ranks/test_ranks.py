@@ -27,6 +27,7 @@ from tests.support import rank_functions
 from tests.support.ended import gone, wait_for
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_three_ranks_average_sum_and_gather() -> None:
     """Gradients equal those of the whole batch, also with unequal shares; one that no rank computed stays None."""
@@ -52,6 +53,7 @@ def test_one_rank_needs_no_torch_distributed(monkeypatch) -> None:
     assert (result["sum"], result["any"]) == (1, False)
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_the_exception_of_another_rank_is_raised() -> None:
     with pytest.raises(RankFailed, match=r"rank 1 failed first(.|\n)*KeyError: 'the first cause'") as caught:
@@ -67,6 +69,7 @@ def test_an_exception_on_rank_0_is_raised_and_ends_the_others(tmp_path: Path) ->
     assert gone(int((tmp_path / "1.pid").read_text()))
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_a_killed_rank_is_reported_with_its_signal() -> None:
     with pytest.raises(RankFailed, match=r"rank 1 .*killed by SIGKILL"):

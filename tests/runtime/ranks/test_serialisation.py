@@ -38,6 +38,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.thorough
 @given(VALUES)
 def test_values_are_restored(value: Any) -> None:
     found = messages.decode(messages.encode(value))

@@ -204,6 +204,7 @@ def test_a_wrong_object_ends_a_later_goal_and_the_text_says_which(make, put, sti
 # -- the operator, continuation, the contract -------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_a_careful_operator_does_all_goals(make) -> None:
     episodes = [Episode(i, i % len(TASKS), 5_100_000 + i) for i in range(42)]
     simulator, success = make(42, image_size=1, goals=GOALS, horizon=120), [False] * 42
@@ -236,6 +237,7 @@ def results(simulator: Tabletop, operate: Callable[[], Array], chunks: int) -> l
     return [simulator.step(np.repeat(operate()[:, None], 2, axis=1), following) for _ in range(chunks)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("split", ["train", "execution"])
 def test_a_snapshot_continues_to_the_bit_at_every_goal(make, split) -> None:
     episodes = [Episode(row, row, 70 + row, split=split) for row in range(len(TASKS))]
@@ -270,6 +272,7 @@ def test_a_parked_environment_has_no_goals_left(make, put, still) -> None:
     assert not simulator.render(0, 8, 8).any()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("ends", [True, False], ids=["ends", "to the horizon"])
 def test_it_keeps_the_contract(make, ends) -> None:
     check_simulator(lambda rows: make(rows, horizon=15, goals=GOALS, progress=True, terminate_on_success=ends))

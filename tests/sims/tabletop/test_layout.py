@@ -97,6 +97,7 @@ def test_training_shows_every_colour_and_kind_of_every_family() -> None:
     assert named == set(WORDS)
 
 
+@pytest.mark.thorough
 def test_semantic_combinations_never_occur_in_training() -> None:
     trained = {combination(layout) for split in ("train", "vision", "execution") for _, layout in layouts(split)}
     held_out = {combination(layout) for _, layout in layouts("semantic")}

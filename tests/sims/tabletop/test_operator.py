@@ -26,6 +26,7 @@ def outcomes(simulator: Tabletop, episodes: list[Episode], operate: Callable[[],
     return success
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_careful_operator_succeeds(make, family) -> None:
     tasks = [number for number, task in enumerate(TASKS) if task.family == family]
@@ -34,6 +35,7 @@ def test_a_careful_operator_succeeds(make, family) -> None:
     assert np.mean(outcomes(simulator, episodes, simulator.expert())) >= 0.95
 
 
+@pytest.mark.thorough
 def test_a_faulty_operator_fails_often_but_not_always(make) -> None:
     episodes = [Episode(i, i % len(TASKS), 6_000_000 + i) for i in range(56)]
     simulator = make(56, image_size=1)

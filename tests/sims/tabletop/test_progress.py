@@ -52,6 +52,7 @@ def test_it_rises_to_1_where_the_operator_succeeds(make, family: str) -> None:
         assert np.corrcoef(ranks, np.arange(len(values)))[0, 1] > 0.7, "it follows time on the way to success"
 
 
+@pytest.mark.thorough
 def test_it_stays_below_1_in_episodes_that_fail(make) -> None:
     simulator, failed = make(EPISODES, image_size=1, progress=True), 0
     for family in FAMILIES:

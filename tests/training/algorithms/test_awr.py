@@ -35,6 +35,7 @@ def test_the_policy_becomes_that_of_the_data_times_the_exponential_of_the_advant
     assert share == pytest.approx(odds / (1 + odds), abs=0.05)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("critic", ["privileged", "prefix", "expert"])
 def test_weights_are_exponentials_of_advantages(critic: str) -> None:
     """In one-step episodes each kind of critic becomes the mean return."""

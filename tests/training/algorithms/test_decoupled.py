@@ -51,6 +51,7 @@ def learn(learner: Any, rollout: Rollout, iterations: int = 2) -> list[dict[str,
     return [learner.update([rollout], iteration) for iteration in range(iterations)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("method", ["ppo/hybrid/privileged", "ppo/noise/prefix", "grpo/hybrid/none"])
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_without_stale_rows_nothing_changes_to_the_bit(method: str, ranks: int) -> None:
@@ -115,6 +116,7 @@ def test_stale_rows_alone_are_evaluated_and_fresh_ones_stay_to_the_bit(micro_bat
     assert (decoupled.log_prob[stale] != batch.log_prob[stale]).any(dim=2).any(dim=1).all()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("critic", ["privileged", "prefix"])
 @pytest.mark.parametrize("sampler", ["hybrid", "noise"])
 def test_entries_that_do_not_count_change_no_bit_of_a_stale_update(sampler: str, critic: str) -> None:
@@ -127,6 +129,7 @@ def test_entries_that_do_not_count_change_no_bit_of_a_stale_update(sampler: str,
     assert changed(other, weights(actor)) == set()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("critic", ["privileged", "prefix"])
 def test_values_of_stale_rows_are_clipped_around_those_at_the_start(critic: str) -> None:
     actor, rollout = stale_rollout(make_actor(critic=critic), decisions=4, fresh=1)

@@ -57,6 +57,7 @@ def make_stored(
     return storage
 
 
+@pytest.mark.thorough
 @VARIANTS
 @pytest.mark.parametrize("sign", [1, -1])
 def test_the_deployed_policy_picks_the_rewarded_mode(variant: str, sign: int) -> None:
@@ -76,6 +77,7 @@ def test_the_deployed_policy_picks_the_rewarded_mode(variant: str, sign: int) ->
     assert figures["value"] > 0.5 and figures["rows"] == figures["episodes"] == 200
 
 
+@pytest.mark.thorough
 def test_episodes_without_stored_noise_are_learned() -> None:
     """Offline ones, with corrections by a human."""
     offline = make_storage([GOOD, BAD] * 30, [True, False] * 30, [Source.HUMAN] * 60)

@@ -69,6 +69,7 @@ def test_after_the_longest_wait_it_takes_what_it_has() -> None:
     assert epochs == [0] * 4, "three iterations without a group make no step"
 
 
+@pytest.mark.thorough
 def test_enough_groups_at_once_change_no_bit() -> None:
     found = []
     for settings in ({}, {"dynamic_sampling": 2}):

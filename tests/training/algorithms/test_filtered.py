@@ -49,6 +49,7 @@ def test_without_a_success_nothing_changes() -> None:
     assert (figures["steps"], figures["episodes"], figures["successes"]) == (0, 2, 0)
 
 
+@pytest.mark.thorough
 def test_what_the_safety_filter_did_is_not_learned_and_what_a_human_did_is() -> None:
     """A chunk of one step: where its source does not count, its loss is 0."""
     for source, counts in {Source.HUMAN: True, Source.REPLAY: True, Source.SAFETY: False, Source.HOLD: False}.items():
@@ -56,6 +57,7 @@ def test_what_the_safety_filter_did_is_not_learned_and_what_a_human_did_is() -> 
         assert (figures["loss"] > 0) == counts, source
 
 
+@pytest.mark.thorough
 def test_an_update_ends_when_the_held_out_loss_does_not_fall() -> None:
     """Held-out episodes that contradict the others: their loss rises from the first steps on."""
     successes = [True] * 40
@@ -118,6 +120,7 @@ def test_ranks_weigh_their_decisions_as_one_process_would(offline: int) -> None:
     assert counted[0] == pytest.approx((((1 - share) / 40), share / 10))
 
 
+@pytest.mark.thorough
 def test_a_small_minibatch_has_its_offline_share_in_the_mean() -> None:
     """One decision a step, a quarter of them offline."""
     offline = make_storage([GOOD] * 6, [True] * 6)

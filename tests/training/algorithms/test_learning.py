@@ -24,6 +24,8 @@ from embodied_rl.training.algorithms.ppo import PPO, PPOConfig
 from embodied_rl_policies.pocket import Pocket
 from tests.support.pointing import GOAL, Pointing
 
+pytestmark = pytest.mark.thorough
+
 ENVS, ITERATIONS = 128, 60
 CLOSE = 0.15
 """The distance left, at most: with the settings below no network of eight to twelve ended further off than 0.1."""
@@ -85,7 +87,6 @@ def deployed_error(actor: FlowActor) -> float:
     return float(np.mean((decision.actions[:, 0, 0] - observation.privileged[:, 0]) ** 2))
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("method", ["ppo/flow_sde", "ppo/flow_noise", "grpo/flow_sde", "nft/flow_sde"])
 def test_the_deployed_policy_comes_close_to_the_optimum(method: str) -> None:
     """Close to where the instruction points; a policy that does not read it is off by 0.5 at least."""
@@ -94,7 +95,6 @@ def test_the_deployed_policy_comes_close_to_the_optimum(method: str) -> None:
     assert after < CLOSE**2
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("method", "lag"),
     [
@@ -110,7 +110,6 @@ def test_it_comes_close_with_data_of_earlier_versions(method: str, lag: int) -> 
     assert after < CLOSE**2
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("method", ["ppo/flow_sde", "grpo/flow_sde", "nft/flow_sde"])
 def test_with_the_wrong_sign_it_points_to_the_other_side(method: str) -> None:
     """Improvement by drift alone would pass the test above; it cannot pass this one."""

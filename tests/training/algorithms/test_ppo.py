@@ -126,6 +126,7 @@ def test_unexecuted_unchosen_or_lost_actions_change_no_bit(sampler: str, critic:
     assert figures[0] == figures[1]
 
 
+@pytest.mark.thorough
 def test_an_executed_action_of_the_policy_does_change_it() -> None:
     """The counterpart, without which the test above could pass by looking at nothing."""
     actor = make_actor()
@@ -139,6 +140,7 @@ def test_an_executed_action_of_the_policy_does_change_it() -> None:
     assert changed(learners[1], weights(learners[0]))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("options", [("privileged", True), ("prefix", True), ("prefix", False), ("expert", False)])
 def test_while_the_critic_warms_up_the_actor_stays_to_the_bit(options: tuple[str, bool]) -> None:
     critic, detach = options

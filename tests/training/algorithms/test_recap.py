@@ -157,6 +157,7 @@ def read_conditions(learner: Recap, replay: Replay) -> list[str]:
     return seen
 
 
+@pytest.mark.thorough
 def test_a_share_of_the_draws_has_no_label() -> None:
     """Of each decision anew; the held-out loss is always that under labels."""
     replay = Replay(make_storage([GOOD, BAD] * 10, [True, False] * 10))
@@ -190,6 +191,7 @@ def test_a_policy_that_has_learned_labels_is_asked_for_positive_ones_from_the_st
     assert later.actor.embodiment == replace(first.actor.embodiment, guidance=1.0)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("updates", [1, 2])
 def test_a_restored_learner_goes_on_with_the_same_bits(updates: int) -> None:
     """Also where no episode had ended before, so that the policy still acts without a label."""

@@ -28,6 +28,7 @@ def test_no_node_holds_more_than_it_has(wanted: list[int], nodes: list[int]) -> 
     assert all(taken <= cores for taken, cores in zip(used, nodes, strict=True))
 
 
+@pytest.mark.thorough
 @given(small)
 def test_bundles_that_fit_exactly_are_placed(wanted: list[int]) -> None:
     assert place_bundles(wanted, [sum(wanted)]) == [0] * len(wanted)

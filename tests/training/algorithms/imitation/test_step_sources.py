@@ -42,6 +42,7 @@ def decided_by(dataset: LeRobotDataset) -> list[Source]:
     ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("names", [None, ["human"], ["policy", "safety", "replay"], ["hold", "human"]])
 def test_steps_of_the_chosen_sources_are_cloned(dataset: LeRobotDataset, names: list[str] | None) -> None:
     """Steps of `hold` are left out by default."""
@@ -176,6 +177,7 @@ def draw(features: dict[str, Feature], random: np.random.Generator, number: int)
     return {**drawn, **pictures, "source": 4 * (number % 3 == 2), "next.success": False, "next.done": number == 11}
 
 
+@pytest.mark.thorough
 def test_sft_prints_the_omitted_steps(typed: Callable[..., Any], tmp_path: Path) -> None:
     """In a dry run and in a run."""
     record_tabletop(tmp_path / "told")
