@@ -108,8 +108,7 @@ class ScriptedJoystick:
         now, mode = self._look()
         outcome = self._servoed.outcome
         ended = "" if outcome is None else "success" if outcome.success else "failure"
-        advice = self._advise()[0] if outcome is None else np.zeros(len(self._robot.actions), np.float32)
-        said = self.human.act(HumanObservation(now, mode, self._servoed.progress, advice, ended))
+        said = self.human.act(HumanObservation(now, mode, self._servoed.progress, lambda: self._advise()[0], ended))
         released = np.zeros(len(self._robot.actions))
         self._send(released if said.teleop is None else said.teleop, touched=said.teleop is not None)
         if said.label:

@@ -5,7 +5,7 @@ observations and time are arguments. Shapes: `A` action entries.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,13 +41,13 @@ class HumanObservation:
     Attributes:
         now_s: time of the core's clock. progress: of the task, 0…1.
         outcome: success or failure after the episode; empty before.
-        advice: float32 [A], action of the expert, in the policy's units.
+        advise: returns float32 [A], action of the expert, in the policy's units; called only while the human drives.
     """
 
     now_s: float
     mode: Mode
     progress: float
-    advice: NDArray[np.float32]
+    advise: Callable[[], NDArray[np.float32]]
     outcome: str = ""
 
 
@@ -87,7 +87,7 @@ class ScriptedHuman:
         return OperatorInput(
             deadman=seen.now_s,
             wanted=wanted,
-            teleop=(self._factor * seen.advice).astype(np.float64) if drives else None,
+            teleop=(self._factor * seen.advise()).astype(np.float64) if drives else None,
             teleop_s=seen.now_s if drives else None,
             label=label,
         )

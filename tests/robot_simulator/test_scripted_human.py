@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from embodied_rl.deployment.execution.limits import EntryLimits
 from embodied_rl.deployment.execution.operator_device import AxisUse, OperatorDevice
@@ -28,11 +29,16 @@ class Watched:
         self.human = ScriptedHuman(settings, ("displacement", "displacement", "position"), 1 / PERIOD)
         self.helps, self.pace, self.progress, self.mode, self.now = helps, pace, 0.0, Mode.RUN, 0.0
         self.modes: list[tuple[float, Mode]] = []
+        self.asked = 0
+
+    def advise(self) -> NDArray[np.float32]:
+        self.asked += 1
+        return ADVICE
 
     def run(self, seconds: float, outcome: str = "") -> list[OperatorInput]:
         told = []
         for _ in range(round(seconds / PERIOD)):
-            said = self.human.act(HumanObservation(self.now, self.mode, self.progress, ADVICE, outcome))
+            said = self.human.act(HumanObservation(self.now, self.mode, self.progress, self.advise, outcome))
             if said.wanted is not None:
                 self.mode = said.wanted
                 self.modes.append((round(self.now, 3), self.mode))
@@ -48,6 +54,12 @@ def test_a_policy_that_makes_progress_is_left_alone() -> None:
     watched = Watched(pace=0.1)
     assert all(said.wanted is None and said.teleop is None and said.deadman is not None for said in watched.run(20))
     assert watched.human.takeovers == 0
+
+
+def test_the_expert_is_asked_only_while_the_human_drives() -> None:
+    watched = Watched(pace=0.0)
+    told = watched.run(4)
+    assert 0 < watched.asked == sum(said.teleop is not None for said in told) < len(told)
 
 
 def test_a_policy_that_stalls_is_helped_until_it_has_come_on() -> None:
@@ -95,7 +107,7 @@ def test_what_the_human_wants_passes_through_a_joystick() -> None:
     human = ScriptedHuman(SETTINGS, ("displacement", "displacement"), 12.5)
     for number in range(200):
         now = 0.01 * (number + 1)
-        said = human.act(HumanObservation(now, Mode.TELEOP if human.takeovers else Mode.RUN, 0.0, ADVICE[:2]))
+        said = human.act(HumanObservation(now, Mode.TELEOP if human.takeovers else Mode.RUN, 0.0, lambda: ADVICE[:2]))
         wanted = np.zeros(2) if said.teleop is None else said.teleop
         axes = [enter_dead_zone(use, speed / use.scale) for use, speed in zip(uses, wanted, strict=True)]
         desk.receive_joy(axes, [], now)
