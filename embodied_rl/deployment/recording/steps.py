@@ -6,7 +6,7 @@ The bridge publishes each control step on `STEPS`. Shapes: `A` action entries.
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from embodied_rl.interfaces.errors import UserError
@@ -60,7 +60,7 @@ class ControlStep:
 
     def to_json(self) -> str:
         """Return the message on `STEPS`; floats are exact."""
-        values = asdict(self) | {"source": self.source.name.lower(), "observed": dict(self.observed)}
+        values = vars(self) | {"source": self.source.name.lower(), "observed": dict(self.observed)}
         for name in ("proposed", "executed", "command"):
             if values[name] is not None:
                 values[name] = [float(number) if math.isfinite(number) else None for number in values[name]]

@@ -5,7 +5,7 @@ All transports encode and decode here. Arrays of a decoded message are read-only
 
 import difflib
 import struct
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ MORE_TYPES = {"control_msgs/msg/GripperCommand": "float64 position\nfloat64 max_
 releases up to 6.8.0 (commit 13dacdd)."""
 MAX_MESSAGE_BYTES = 64 * 2**20
 """Largest message that is decoded; a 4K image has 25 MB."""
+_PYTHON_TYPES: dict[str, type[Any]] = {"string": str, "bool": bool, "float32": float, "float64": float}
 BASE, NAME, ARRAY, SEQUENCE = 1, 2, 3, 4
 """Kinds of fields in rosbags: a number or text, a message, an array, a sequence."""
 
@@ -150,6 +151,8 @@ class Messages:
             return self.make(detail, **value) if isinstance(value, dict) else value
         if what == BASE:
             expected = _python_type(detail[0])
+            if type(value) is expected:
+                return value
             value = value.item() if isinstance(value, np.generic) else value
             if expected is float and type(value) is int:
                 return float(value)
@@ -168,7 +171,8 @@ class Messages:
                 f"{where} must hold numbers of type {name}, not {given.dtype}", code="message-value-invalid"
             )
         made = np.ascontiguousarray(given, _dtype(name)).reshape(-1)
-        if made.dtype.kind != "f" and not np.array_equal(made, given.reshape(-1)):
+        exact = made.dtype.kind == "f" or made.dtype == given.dtype
+        if not exact and not np.array_equal(made, given.reshape(-1)):
             raise MessageError(f"{where} holds {name}, which cannot represent all values", code="message-value-invalid")
         return made
 
@@ -180,9 +184,10 @@ def _serde_error() -> type[Exception]:
 
 
 def _python_type(name: str) -> type[Any]:
-    return {"string": str, "bool": bool, "float32": float, "float64": float}.get(name, int)
+    return _PYTHON_TYPES.get(name, int)
 
 
+@cache
 def _dtype(name: str) -> np.dtype:
     return np.dtype({"byte": "int8", "char": "uint8"}.get(name, name))
 
