@@ -352,11 +352,14 @@ class SimulatorLimits:
         most_environments: of one simulator; None: any number.
         attended: a human sets up each episode, so that no episode is repeated only for a video.
         one_robot: all simulators of this configuration are the same robot, so that only one can be open.
+        robot: it is, or simulates, a robot behind a bridge: a human or a safety filter may replace actions
+            of the policy, and no episode can be repeated. So a run records who acted, and keeps all episodes on resume.
     """
 
     most_environments: "int | None" = None
     attended: bool = False
     one_robot: bool = False
+    robot: bool = False
 
 
 @runtime_checkable

@@ -40,7 +40,8 @@ class RobotSimulator:
 
         Outside of this process, two instances would command the same robot.
         """
-        return SimulatorLimits(1, attended=config.simulator is None, one_robot=config.transport != "in_process")
+        elsewhere = config.transport != "in_process"
+        return SimulatorLimits(1, attended=config.simulator is None, one_robot=elsewhere, robot=True)
 
     def __init__(self, config: RobotSimulatorConfig, num_envs: int) -> None:
         if num_envs != 1:

@@ -13,6 +13,7 @@ from embodied_rl.interfaces.policy import Actor
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.judge.reward.distill import Distiller
 from embodied_rl.judge.reward.run_scoring import list_extra_columns, make_distiller, make_scoring
+from embodied_rl.rollout.audit import make_audit_factory
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.replay.experience import Replay, list_stored, make_storage_factory, open_offline
 from embodied_rl.rollout.replay.followed_storage import FollowedStorage, follow_storage
@@ -108,8 +109,10 @@ def assemble_parts(
     if method.needs.learns_from == "replay":
         each, root = config.sim.num_envs // config.plan.collectors, Path(config.replay.root or folder.path / "replay")
         layout = make_replay_format(config, kind.spec, actor, decisions, each, method.needs.stores)
-        writers = (*writers, make_storage_factory(layout, root))
+        writers = (*writers, make_storage_factory(layout, root, keep=kind.limits.robot))
         followed = follow_workers(config, layout, root, ranks)
+    if kind.limits.robot:
+        writers = (*writers, make_audit_factory(folder.path / "audit"))
     work = RolloutWork(method.needs, decisions, segments, (*scoring, *writers), extras)
     kept = actor.keep_within(work.decisions * envs * segments, config.policy.cache_gigabytes * 1e9)
     evaluators: list[Handle] = []

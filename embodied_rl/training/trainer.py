@@ -23,6 +23,7 @@ from embodied_rl.judge.reward.score_table import summarise_scores
 from embodied_rl.judge.scorers.cost import find_prices
 from embodied_rl.reports.result import EpisodeResult
 from embodied_rl.reports.statistics import is_as_good
+from embodied_rl.rollout.audit import summarise_sources
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.delay import follow_training
 from embodied_rl.rollout.episode_sampler import Purpose
@@ -162,6 +163,7 @@ class Trainer:
             **metrics.measure_times(reports, ranks, resident, seconds, self.totals, cores=self._cores, inline=inline),
             **drawn_by,
             **metrics.summarise_outcomes(finished, self.spec),
+            **summarise_sources(scores),
             **summarise_scores(scores),
             **metrics.count_cost(scores, self.totals, find_prices(self.config.reward)),
             **({} if self.parts.distiller is None else self.parts.distiller.figures()),

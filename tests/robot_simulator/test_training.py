@@ -1,5 +1,6 @@
 """A policy learns on a robot in lockstep what it learns in the simulator, and from its own steps alone."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,15 +13,18 @@ from torch import Tensor
 
 from embodied_rl.cli import run_command
 from embodied_rl.cli.command import list_commands
+from embodied_rl.cli.main import main
 from embodied_rl.commands.preparation import compose_config
 from embodied_rl.interfaces.sim import SimulatorLimits, Source
 from embodied_rl.mathematics.objectives.losses import step_mask
 from embodied_rl.reports.report import Report
 from embodied_rl.robot_simulator.simulator import RobotSimulator
+from embodied_rl.rollout.replay.format import FieldKind
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runtime.ranks.collective import Ranks
 from embodied_rl.schema import TrainConfig
 from embodied_rl.training.algorithms.batch import as_batch
+from embodied_rl.training.algorithms.filtered import Filtered
 from embodied_rl.training.algorithms.recap import POSITIVE
 from embodied_rl.training.loop import evaluate_before
 from embodied_rl.training.planner.plan_selection import resolve_plan
@@ -157,6 +161,40 @@ def test_what_a_human_did_is_kept_and_not_learnt_from(tmp_path: Path) -> None:
         assert torch.equal(rollout["learnt"], executed & (rollout["source"] == int(Source.POLICY)))
         alone = (rollout["source"] == int(Source.HUMAN)).all(-1)
         assert alone.any() and not rollout["learnt"][alone].any()
+
+
+def test_what_a_robot_did_before_a_stop_is_learned_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The episodes of an iteration that was not finished stay, and the audit says who acted in all of them."""
+    words = (
+        *(word for word in SMALL if not word.startswith(("sim.", "algo.", "policy.critic"))), "train.decisions=30",
+        "train.iterations=2", "sim=robot", "sim.human=scripted", "+sim.simulated={progress: true}", "algo=filtered",
+        "algo.steps=2", "plan=colocated", "plan.ranks=1", "checkpoint.every=1",
+    )  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    update = Filtered.update
+
+    def interrupted(learner: Filtered, replay: Any, iteration: int) -> Any:
+        if iteration == 1:
+            raise KeyboardInterrupt
+        return update(learner, replay, iteration)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Filtered, "update", interrupted)
+        assert main(["train", *words, "run.root=halted"]) == 130
+    (run,) = Path("halted").glob("*/*")
+    field = {name: np.load(run / "replay" / "collector_0" / f"{name}.npy") for name in ("kind", "steps", "source")}
+    assert (field["kind"] == FieldKind.COMPLETE).sum() == 60, "both iterations were collected, and one was learned"
+    assert main(["train", "resume=last", "run.root=halted"]) == 0
+    field = {name: np.load(run / "replay" / "collector_0" / f"{name}.npy") for name in field}
+    rows = field["kind"] == FieldKind.COMPLETE
+    stored = zip(field["steps"][rows], field["source"][rows], strict=True)
+    lines = [json.loads(line) for line in (run / "audit" / "collector_0.jsonl").read_text().splitlines()]
+    acted = [[name for name, count in line["by"] for _ in range(count)] for line in lines]
+    assert len(acted) == 90
+    assert acted == [[Source(number).name.lower() for number in source[:steps]] for steps, source in stored]
+    found = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert sum(row["rollout/interventions"] for row in found) > 0
+    assert all(0 < row["rollout/by_human"] < 1 for row in found)
 
 
 @pytest.mark.process

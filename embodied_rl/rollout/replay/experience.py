@@ -135,12 +135,15 @@ def open_offline(folder: Path, spec: SimulatorSpec, pictures: bool = True) -> tu
     return tuple(map(ReplayStorage.open, parts or [folder]))
 
 
-def make_storage_factory(layout: ReplayFormat, folder: Path) -> WriterFactory:
-    """Return the factory that opens a storage of this format for each collector, in a folder inside `folder`."""
-    return WriterFactory(f"{__name__}:{open_storage.__name__}", (layout, folder))
+def make_storage_factory(layout: ReplayFormat, folder: Path, keep: bool = False) -> WriterFactory:
+    """Return the factory that opens a storage of this format for each collector, in a folder inside `folder`.
+
+    `keep` is that of `ReplayStorage`.
+    """
+    return WriterFactory(f"{__name__}:{open_storage.__name__}", (layout, folder, keep))
 
 
-def open_storage(options: tuple[ReplayFormat, Path], number: int) -> ReplayStorage:
+def open_storage(options: tuple[ReplayFormat, Path, bool], number: int) -> ReplayStorage:
     """Open the storage of collector `number` for writing; for a `WriterFactory`."""
-    layout, folder = options
-    return ReplayStorage(layout, folder / f"collector_{number}")
+    layout, folder, keep = options
+    return ReplayStorage(layout, folder / f"collector_{number}", keep)

@@ -89,6 +89,11 @@ class ReplayStorage(Writer):
     After construction, only the texts of new instructions are allocated. A complete row survives `kill -9`; after a
     power cut, the rows of the last `flush` are left.
 
+    Args:
+        layout: format of the rows.
+        folder: of the files; None keeps the rows in memory.
+        keep: whether `load` and `clear` remove nothing, because the rows are of a robot, which cannot repeat them.
+
     Raises:
         ReplayError: the folder holds something else, is of another format or version, is damaged, or another process
             writes to it.
@@ -97,9 +102,10 @@ class ReplayStorage(Writer):
 
     final_pictures = False
 
-    def __init__(self, layout: ReplayFormat, folder: Path | None = None):
+    def __init__(self, layout: ReplayFormat, folder: Path | None = None, keep: bool = False):
         if folder is not None:
             make_folder(folder, layout)
+        self._keep = keep
         self._attach(layout, folder, write=True)
 
     @classmethod
@@ -305,7 +311,7 @@ class ReplayStorage(Writer):
         return {"replay/rows": self._ring.count.copy(), "replay/lost": self._ring.find_lost()}
 
     def load(self, state: dict[str, Array]) -> None:
-        """Go back to a `state` of this storage by removing later rows; no decision may be pending.
+        """Go back to a `state` of this storage by removing later rows, unless it keeps all; no decision may be pending.
 
         Where a track got more rows since than the format's `spare`, some older rows are gone, and a warning is logged.
 
@@ -320,10 +326,11 @@ class ReplayStorage(Writer):
                 f"Continue with the replay folder that belongs to the checkpoint.",
                 code="replay-checkpoint-mismatch",
             )
-        self._ring.rewind(count, state["replay/lost"])
+        if not self._keep:
+            self._ring.rewind(count, state["replay/lost"])
 
     def clear(self) -> None:
-        """Remove all rows."""
+        """Remove all rows, unless the storage keeps them."""
         self.load({name: np.zeros_like(value) for name, value in self.state().items()})
 
     def flush(self) -> None:

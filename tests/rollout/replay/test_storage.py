@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -307,6 +308,31 @@ def test_going_back_to_a_checkpoint(spare: int, caplog: pytest.LogCaptureFixture
     else:
         assert everything(storage).keys() < expected.keys()
         assert "'spare' rows keep them" in caplog.text
+
+
+def test_a_robot_s_rows_are_kept(tmp_path: Path) -> None:
+    """After a kill in mid-episode, too, of which nothing is learned; what comes next follows."""
+    storage, rng = ReplayStorage(layout(40, tracks=2), tmp_path / "rows", keep=True), np.random.default_rng(2)
+    script = Script(storage)
+    for _ in range(6):
+        script.step(rng)
+    state = storage.state()
+    script.decide([0, 1])
+    script.finish([0, 1], ["", "truncated"])
+    script.decide([0])
+    rows, known = storage.state()["replay/rows"], everything(storage)
+    storage.close()
+    again = ReplayStorage(layout(40, tracks=2), tmp_path / "rows", keep=True)
+    again.load(state)
+    again.clear()
+    assert (again.state()["replay/rows"] >= rows).all() and (rows > state["replay/rows"]).all()
+    assert everything(again).keys() == known.keys()
+    script.storage = again
+    for track in (0, 1):
+        script.begin(track)
+    script.decide([0, 1])
+    script.finish([0, 1], ["terminated", "terminated"])
+    assert len(everything(again)) == len(known) + 2
 
 
 def test_a_checkpoint_of_another_storage_is_refused() -> None:
