@@ -222,7 +222,7 @@ def check_run(config: TrainConfig) -> RunSize:
             code="decisions-not-divisible",
         )
     runtimes.check_runtime(config)
-    check_patience(config)
+    check_limits(config)
     spec = SimulatorKind.find(config.sim).spec
     curriculum = build.build_curriculum(config.curriculum, spec)
     sampler = EpisodeSampler(spec, config.seed, curriculum=curriculum, late_starts=find_late_starts(config.train))
@@ -273,9 +273,13 @@ def check_late_starts(config: TrainConfig, needs: Needs) -> None:
             raise UserError(message, code="late-starts-not-supported")
 
 
-def check_patience(config: TrainConfig) -> None:
-    """Check that no rollout worker counts as hung while a human sets up a scene; raise `UserError` otherwise."""
+def check_limits(config: TrainConfig) -> None:
+    """Check the number of a robot's environments, and that no worker counts as hung while a human sets up a scene."""
     kind, plan, silent = SimulatorKind.find(config.sim), config.plan, worker_silence_timeout(config.plan)
+    parts = 1 if plan.allocation == "auto" else plan.parts
+    if config.sim.num_envs > (most := kind.limit_environments(-(-config.sim.num_envs // parts)) * parts):
+        message = f"sim.num_envs={config.sim.num_envs}: sim={config.sim.name} has no more than {most} with this plan."
+        raise UserError(f"{message} Give sim.num_envs={most}.", code="num-envs-invalid")
     attend: float = getattr(kind.options, "attend", 0.0)
     if plan.rollout_workers and kind.limits.attended and attend > silent:
         raise UserError(

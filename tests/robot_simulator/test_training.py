@@ -28,7 +28,7 @@ from embodied_rl.training.algorithms.filtered import Filtered
 from embodied_rl.training.algorithms.recap import POSITIVE
 from embodied_rl.training.loop import evaluate_before
 from embodied_rl.training.planner.plan_selection import resolve_plan
-from embodied_rl.training.run_checks import check_patience
+from embodied_rl.training.run_checks import check_limits
 from embodied_rl.training.run_parts import assemble_parts
 from embodied_rl.training.trainer import Trainer
 from tests.support.refusals import refuses
@@ -145,9 +145,21 @@ def test_a_human_may_take_as_long_as_a_rollout_worker_may_be_silent() -> None:
     """Half of what is left of 600 s after the start; without a worker nothing counts as hung."""
     real = ("sim=robot", "sim.simulator=null", "sim.transport=dds", "sim.lockstep=false", "sim.tasks=[push it]")
     with refuses("attend-too-long", "sim.attend=600", "plan.call_timeout=150"):
-        check_patience(configure(*real, *BESIDE))
-    check_patience(configure(*real, *BESIDE, "plan.call_timeout=150"))
-    check_patience(configure(*real))
+        check_limits(configure(*real, *BESIDE))
+    check_limits(configure(*real, *BESIDE, "plan.call_timeout=150"))
+    check_limits(configure(*real))
+
+
+def test_a_robot_has_one_environment_which_is_checked_before_the_start() -> None:
+    """The demo has 96; two ranks may have a simulated robot each."""
+    for words in (
+        ("sim.num_envs=2",),
+        ("sim.num_envs=96", "plan=colocated", "plan.ranks=2"),
+        ("sim.num_envs=2", "plan=auto"),
+    ):
+        with refuses("num-envs-invalid"):
+            check_limits(configure("sim=robot", *words))
+    check_limits(configure("sim=robot", "sim.num_envs=2", "plan=colocated", "plan.ranks=2"))
 
 
 @pytest.mark.process
