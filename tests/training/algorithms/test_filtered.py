@@ -19,7 +19,7 @@ from embodied_rl.rollout.replay.format import ReplayFormat
 from embodied_rl.rollout.replay.storage import ReplayStorage, StoredEpisode
 from embodied_rl.runtime.processes.local import InlineHandle
 from embodied_rl.runtime.ranks.collective import Ranks
-from embodied_rl.training.algorithms.filtered import Filtered, FilteredConfig
+from embodied_rl.training.algorithms.filtered import Filtered, FilteredConfig, find_uncorrected
 from embodied_rl.training.algorithms.replay_cloning import WeightedDecisions
 from tests.support.pointing import Pointing
 from tests.support.stored_actions import BAD, GOOD, SPEC, make_actor, make_storage
@@ -55,6 +55,14 @@ def test_what_the_safety_filter_did_is_not_learned_and_what_a_human_did_is() -> 
     for source, counts in {Source.HUMAN: True, Source.REPLAY: True, Source.SAFETY: False, Source.HOLD: False}.items():
         _, figures = learn(Replay(make_storage([GOOD], [True], [source])))
         assert (figures["loss"] > 0) == counts, source
+
+
+def test_what_a_human_corrected_is_not_cloned() -> None:
+    """An episode that a human helped twice, one without help, one of a human alone, and one that begins with help."""
+    human = np.array([0, 1, 0, 1, 0, 0, 0, 0, 1, 1, 1, 0], bool)
+    expected = np.array([0, 1, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1], bool)
+    assert find_uncorrected(human, np.array([6, 2, 2, 2])).tolist() == expected.tolist()
+    assert find_uncorrected(np.zeros(0, bool), np.zeros(0, np.int64)).tolist() == []
 
 
 @pytest.mark.thorough
