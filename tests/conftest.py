@@ -100,7 +100,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addoption("--thorough", action="store_true", help="run the tests marked `thorough` or `sim` as well")
     parser.addoption("--backwards", action="store_true", help="the last test first")
-    parser.addoption("--fault-cases", metavar="COUNT", type=int, default=4, help="so many runs under faults")
+    parser.addoption("--fault-cases", metavar="COUNT", type=int, default=2, help="so many runs under faults")
     parser.addoption("--fault-seed", metavar="SEED", type=int, default=140, help="the first of their seeds, one a run")
 
 

@@ -217,7 +217,7 @@ def test_a_picture_follows_every_fifth_step() -> None:
     assert done == ([*["step"] * 5, "picture"] * (len(done) // 6))
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.process
 def test_a_served_policy_is_measured() -> None:
     found = measure_serving("asset:tabletop_base.safetensors", seconds=0.2)

@@ -300,7 +300,7 @@ QUIET = ("video.episodes=0", "video.best=0", "video.worst=0")
 
 @pytest.mark.thorough
 @pytest.mark.process
-@pytest.mark.parametrize("who", ARGUMENTS)
+@pytest.mark.parametrize("who", [pytest.param(who, marks=[pytest.mark.slow] * (who == "random")) for who in ARGUMENTS])
 def test_killed_in_the_middle_and_continued_it_is_equal_to_the_bit(
     who: str, tmp_path: Path, monkeypatch, capsys
 ) -> None:

@@ -210,8 +210,15 @@ def test_what_a_robot_did_before_a_stop_is_learned_after_it(tmp_path: Path, monk
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("beside", [(), BESIDE], ids=["in turns", "while the robot works"])
-@pytest.mark.parametrize(("name", "length"), [("dsrl", "algo.updates=3"), ("recap", "algo.steps=3")])
+@pytest.mark.parametrize(
+    ("name", "length", "beside"),
+    [
+        pytest.param("dsrl", "algo.updates=3", BESIDE, id="dsrl, while the robot works"),
+        pytest.param("recap", "algo.steps=3", (), id="recap, in turns"),
+        pytest.param("dsrl", "algo.updates=3", (), id="dsrl, in turns", marks=pytest.mark.slow),
+        pytest.param("recap", "algo.steps=3", BESIDE, id="recap, while the robot works", marks=pytest.mark.slow),
+    ],
+)
 def test_methods_on_replay_store_who_acted_and_learn_what_a_human_did(
     name: str, length: str, beside: tuple[str, ...], tmp_path: Path
 ) -> None:

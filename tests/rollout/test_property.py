@@ -71,7 +71,7 @@ def test_books_balance_whatever_goes_wrong() -> None:
     """Simulators in this process that die and dawdle by a lottery: ten thousand decisions."""
     total = 0
 
-    @settings(max_examples=90)
+    @settings(max_examples=45)
     @given(cases())
     def check(case: Case) -> None:
         nonlocal total

@@ -59,7 +59,9 @@ def assert_stored_alike(run: Path, expected: Path) -> None:
     assert files and all((run / file).read_bytes() == (expected / file).read_bytes() for file in files)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[pytest.mark.slow] * (kind not in ("awr", "dsrl"))) for kind in KINDS]
+)
 def test_a_worker_collects_the_bits_of_a_rank(kind: str, typed: Callable[..., Any]) -> None:
     """Which learns the same from them; two workers, too, which store them apart."""
     own = run("own", *PLAIN, *KINDS[kind], *ONE)

@@ -24,7 +24,7 @@ def make_learner(critic: str = "privileged", **settings: Any) -> AWR:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("temperature", [1.0, 0.5])
+@pytest.mark.parametrize("temperature", [pytest.param(1.0, marks=pytest.mark.slow), 0.5])
 def test_the_policy_becomes_that_of_the_data_times_the_exponential_of_the_advantage(temperature: float) -> None:
     """Two actions, equally often, of return 1 and 0: their odds become exp(1 / temperature)."""
     replay = Replay(make_storage([GOOD, BAD] * 200, [True, False] * 200))
