@@ -80,6 +80,7 @@ def test_a_decision_in_mixed_precision_is_recomputed_to_the_bit(make: Make, obse
     assert not torch.equal(exact.act(observe(6), keys(6), explore=True).log_prob, decision.log_prob)
 
 
+@pytest.mark.thorough
 @each(("train", "keep"), [("expert", "prefix"), ("lora", "images")])
 def test_frozen_weights_may_be_bfloat16_while_the_others_learn_in_float32(
     make: Make, observe, keys, train: str, keep: str

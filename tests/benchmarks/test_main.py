@@ -19,6 +19,7 @@ def test_figures_are_written_with_the_hardware(tmp_path: Path, monkeypatch: pyte
     assert [each["load"]["envs"] for each in written["loads"]] == [2] and written["hardware"]["cores"] >= 1
 
 
+@pytest.mark.thorough
 def test_every_name_is_a_benchmark() -> None:
     files = {path.stem for path in Path(__file__).parent.glob("*.py")}
     others = {"libero_speed", "maniskill_speed", "networks", "roofline", "settings", "sleeping_stages"}

@@ -58,6 +58,7 @@ def test_every_arm_is_a_training_run_that_can_be_composed(tmp_path: Path) -> Non
     assert rewards["rises"].options == rewards["hackable"].options
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "typed", ["reward=oracle", "reward.weight=3", "+reward.weight=3", "train.iterations=4", "sim.progress=false"]
 )

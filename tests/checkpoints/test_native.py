@@ -80,6 +80,7 @@ def test_a_new_policy_file_has_the_usual_permissions_and_serves_as_a_base(tmp_pa
     assert torch.equal(loaded.words.weight, actor.backbone.words.weight)
 
 
+@pytest.mark.thorough
 def test_a_header_that_starts_like_a_pickle_is_read(tmp_path, make_actor, embodiment, small) -> None:
     """The first byte is the header's length modulo 256, 0x80 for some; that alone makes no pickle."""
     path, backbone, starts = tmp_path / "base.safetensors", make_actor().backbone, set()

@@ -34,6 +34,7 @@ def rewrite_header(file: Path, value: str) -> None:
     save_file(held := load_file(file), file, make_header(json.loads(text), held))
 
 
+@pytest.mark.thorough
 def test_policy_files_keep_it(tmp_path: Path, make_actor) -> None:
     first, second = make_actor(), make_actor(seed=1)
     first.backbone.prefix_trained_to = 3
@@ -90,6 +91,7 @@ def read(folder: Path, policy: str, form: str) -> Attached:
     return attach(folder, policy, options={"horizon": pi_sizes.CHUNK}, tokenizer=str(tokenizer))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("policy", "form"), [("pi0", "lerobot"), ("pi05", "openpi"), ("smolvla", "lerobot")])
 def test_others_folders_keep_it(tmp_path: Path, policy: str, form: str, capsys: pytest.CaptureFixture[str]) -> None:
     """There and back twice: a policy that is not trained on prefixes any more does not say that it is."""

@@ -150,6 +150,7 @@ def test_statistics_of_a_file_replace_those_of_the_checkpoint(tmp_path: Path) ->
         np.testing.assert_allclose(robot.state.center, building.statistics()["state"]["mean"] + 1, rtol=1e-6)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("form", ["lm_head", "embed_tokens", "plain names", "shards"])
 def test_all_ways_of_storing_the_same_weights_give_one_network(tmp_path: Path, family: str, form: str) -> None:

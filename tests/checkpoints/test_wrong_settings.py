@@ -204,6 +204,7 @@ def observed(text: str) -> Observation:
     return Observation(images, sizes.state()[:1], (text,))
 
 
+@pytest.mark.thorough
 def test_a_prompt_that_is_too_long_and_the_remedy(folder: Path) -> None:
     network, robot = attach(folder, "pi0")
     text = "a very long instruction indeed"

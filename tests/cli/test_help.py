@@ -69,6 +69,7 @@ def test_common_keys_exist(command: Command) -> None:
     assert set(command.common) <= keys
 
 
+@pytest.mark.thorough
 def test_common_keys_come_alone_and_all_keys_on_demand(run) -> None:
     _, short, _ = run("train", "--help")
     _, long, _ = run("train", "--help-all")
@@ -83,6 +84,7 @@ def test_common_keys_come_alone_and_all_keys_on_demand(run) -> None:
     assert {key.name for key in list_schema_keys("embodied_rl.schema:TrainConfig")} <= listed
 
 
+@pytest.mark.thorough
 def test_chosen_plugins_show_their_keys_and_values(run) -> None:
     _, out, _ = run("train", "sim=toy", "algo=toy", "sim.num_envs=3", "--help")
     assert "keys of sim.name=toy" in out and "keys of algo.name=toy" in out and "keys of policy" not in out

@@ -48,6 +48,7 @@ def test_defaults_of_plug_ins_are_filled_in(run, received) -> None:
     assert received[0].sim.options == {"gravity": 1.5, "size": [8, 8], "colour": "blue", "shade": None, "parts": {}}
 
 
+@pytest.mark.thorough
 def test_typed_algorithm_drops_keys_of_the_experiment(run, received) -> None:
     typed = ("train", "experiment=demo", "sim=toy", "policy=toy", "algo=toy")
     code, _, err = run(*typed, "algo.lr=1e-4")
@@ -57,12 +58,14 @@ def test_typed_algorithm_drops_keys_of_the_experiment(run, received) -> None:
     assert code == 2 and "'algo.auxiliary'" in err and "[key-unknown]" in err
 
 
+@pytest.mark.thorough
 def test_the_name_of_the_run_can_be_given(run, received) -> None:
     run("train", "experiment=toy_run", "run.experiment=mine")
     run("train", "sim=toy", "policy=toy", "algo=toy")
     assert [config.run.experiment for config in received] == ["mine", "train"]
 
 
+@pytest.mark.thorough
 def test_cfg_job_prints_everything_and_starts_nothing(run, received) -> None:
     code, out, _ = run("train", "experiment=toy_run", "--cfg", "job")
     assert (code, received) == (0, [])
@@ -75,6 +78,7 @@ def test_cfg_job_prints_everything_and_starts_nothing(run, received) -> None:
     assert freeze_config(schema.TrainConfig, shown) == received[0]
 
 
+@pytest.mark.thorough
 def test_dry_run_prints_the_plan(run, received) -> None:
     code, out, _ = run("train", "experiment=toy_run", "--dry-run", "plan=split", "plan.workers=4")
     assert (code, received) == (0, [])
@@ -93,6 +97,7 @@ def test_nothing_is_written(run, received, tmp_path, flag: list[str]) -> None:
     assert {path for path in set(tmp_path.rglob("*")) - before if "__pycache__" not in path.parts} == set()
 
 
+@pytest.mark.thorough
 def test_policy_is_a_plain_value_for_collect_and_play(run, received) -> None:
     run("collect", "sim=toy", "policy=expert")
     run("play", "sim=toy", "policy=runs/demo/x_s0")
@@ -100,6 +105,7 @@ def test_policy_is_a_plain_value_for_collect_and_play(run, received) -> None:
     assert [config.policy for config in received] == ["expert", "runs/demo/x_s0", "expert"]
 
 
+@pytest.mark.thorough
 def test_plain_words(run, received) -> None:
     run("compare", "runs/a b", "runs/it's", "out=there")
     run("bench", "delay", "sim=toy", "policy=toy")
@@ -107,6 +113,7 @@ def test_plain_words(run, received) -> None:
     assert received[1].what == "delay"
 
 
+@pytest.mark.thorough
 def test_eval_takes_the_simulator_of_the_checkpoint_unless_one_is_chosen(run, received) -> None:
     run("eval", "checkpoint=x")
     run("eval", "checkpoint=x", "sim=toy", "split=windy", "task=lift")
@@ -208,6 +215,7 @@ def test_hydra_info(toy_package) -> None:
     assert "pkg://toy_package_conf" in done.stdout
 
 
+@pytest.mark.thorough
 def test_command_of_two_words(run, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[object] = []
     monkeypatch.setitem(sys.modules, "recorder", SimpleNamespace(run=calls.append))

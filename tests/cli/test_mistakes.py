@@ -84,6 +84,7 @@ def test_cfg_resolves_references(run, part: str) -> None:
     assert code == 0 and "seed: 3\n" in out, err
 
 
+@pytest.mark.thorough
 def test_run_root_must_be_a_writable_folder(run, tmp_path, monkeypatch) -> None:
     (tmp_path / "occupied").write_text("")
     code, _, err = run(*TOY, "run.root=occupied/runs")
@@ -126,6 +127,7 @@ def test_a_table_of_commands_that_cannot_be_imported_is_named(toy_package) -> No
         load_commands()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("replaces", [False, True])
 def test_two_packages_offer_a_command_of_one_name(toy_package, monkeypatch, replaces: bool) -> None:
     add_distribution(toy_package, "rival", "commands", "rival_commands:COMMANDS")
@@ -187,12 +189,14 @@ def test_a_path_may_hold_any_character(run, value: str) -> None:
     assert code == 2 and f"policy.checkpoint: {value} " in err and "[checkpoint-missing]" in err
 
 
+@pytest.mark.thorough
 def test_out_is_checked_before_anything_runs(run) -> None:
     for command in ("eval checkpoint=asset:tabletop_base.safetensors", "play policy=expert", "collect policy=expert"):
         code, _, err = run(*command.split(), "out=/etc/passwd/x", "--dry-run")
         assert code == 2 and "out=/etc/passwd/x: /etc/passwd " in err and "[folder-is-a-file]" in err
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("command", ["eval", "play", "collect"])
 def test_a_policy_may_be_typed_as_a_plain_word(run, command: str) -> None:
     code, out, err = run(command, "expert", "sim=tabletop", "--dry-run")
@@ -230,6 +234,7 @@ def test_notes_of_an_error_are_printed(
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="the system has no device that is always full")
 @pytest.mark.parametrize("words", [["list"], ["--help"], ["doctor", "--help"]])

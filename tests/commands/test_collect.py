@@ -37,6 +37,7 @@ def collected(tmp_path: Path, policy: str = "expert", **settings) -> tuple[list[
     return index, [dict(np.load(tmp_path / "out" / line["file"])) for line in index]
 
 
+@pytest.mark.thorough
 def test_another_simulator_plays_the_files_back(tmp_path, capsys) -> None:
     """The recorded seeds and actions give the recorded states, pictures and rewards."""
     index, files = collected(tmp_path, episodes=8)
@@ -142,6 +143,7 @@ def test_a_dataset_holds_what_the_files_hold(tmp_path, capsys) -> None:
         assert abs(error).mean() < 12  # half the colours of an 8 x 8 picture are lost to any video
 
 
+@pytest.mark.thorough
 def test_lossless_pictures_are_those_of_the_simulator(tmp_path) -> None:
     """To the bit, where a video is not."""
     pytest.importorskip("av")

@@ -33,6 +33,7 @@ def by_name(tmp_path) -> dict[str, Diagnosis]:
     return {check.name: check for check in machine_doctor.examine_machine(tmp_path)}
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_a_machine_that_runs_the_tests_can_train(tmp_path) -> None:
     checks = by_name(tmp_path)
@@ -40,6 +41,7 @@ def test_a_machine_that_runs_the_tests_can_train(tmp_path) -> None:
     assert checks["MuJoCo"].status == "ok"
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_everything_that_is_not_ok_has_a_remedy(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(10, 10, 0))

@@ -57,6 +57,7 @@ def test_a_run_is_reported_in_its_folder_with_its_simulator_and_curves(kind, tmp
     assert {episode["split"] for episode in json.loads((out / "report.json").read_text())["episodes"]} == {"vision"}
 
 
+@pytest.mark.thorough
 def test_equal_seeds_give_equal_reports_whatever_the_plan(kind, tmp_path):
     none = Video(0, 0, 0)
     for name, changes in {"a": {}, "b": {"plan": Plan(ranks=3)}, "c": {"seed": 1}}.items():

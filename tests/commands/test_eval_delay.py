@@ -81,6 +81,7 @@ def test_what_cannot_be_run_is_refused_before_it_begins(kind, changes: dict, sai
     assert not (tmp_path / "none").exists()
 
 
+@pytest.mark.thorough
 def test_a_simulator_that_waits_by_itself_is_refused(kind, tmp_path: Path) -> None:
     kind.node = SimNode("clock", num_envs=6, options={"inference_delay": [0, 3]})
     with refuses("keys-contradict", "sim.inference_delay=[0, 3]"):
@@ -89,6 +90,7 @@ def test_a_simulator_that_waits_by_itself_is_refused(kind, tmp_path: Path) -> No
     run(tmp_path / "late", delay=1, hold=HOLD)
 
 
+@pytest.mark.thorough
 def test_unequal_delays_are_not_compared(kind, tmp_path: Path) -> None:
     for name, changes in {"none": {}, "late": {"delay": 2}, "stops": {"delay": 2, "strategy": "stop"}}.items():
         run(tmp_path / name, hold=HOLD, **changes)

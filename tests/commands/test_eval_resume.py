@@ -98,6 +98,7 @@ def test_what_was_interrupted_ends_with_the_report_of_what_was_not(
     assert (f"{after} of {len(whole['episodes'])} episodes are done" in capsys.readouterr().out) == (after > 0)
 
 
+@pytest.mark.thorough
 def test_finished_evaluation_prints_its_report(cut: Path, capsys) -> None:
     for _ in range(2):
         assert command.run(EvalConfig(resume=str(cut))) == 0
@@ -206,6 +207,7 @@ def test_untrusted_folders_cannot_name_code(cut: Path, monkeypatch: pytest.Monke
         command.run(EvalConfig(resume=str(cut), sim=SimChange(None, {"horizon": 3})))
 
 
+@pytest.mark.thorough
 def test_incomplete_line_runs_again_and_damaged_lines_are_refused(cut: Path, capsys) -> None:
     file = cut / "episodes.jsonl"
     whole = file.read_bytes()
@@ -262,6 +264,7 @@ def test_hardware_of_before_that_is_no_list(cut: Path) -> None:
         command.run(EvalConfig(resume=str(cut)))
 
 
+@pytest.mark.thorough
 def test_an_unfinished_one_is_not_overwritten(cut: Path, kind, tmp_path: Path) -> None:
     with refuses("evaluation-unfinished", "resume="):
         command.run(settings(cut))

@@ -132,6 +132,7 @@ class Anything:
     value: Any
 
 
+@pytest.mark.thorough
 @given(st.text("0123456789eE+-._:yYnNotrufalsiOFx '\"#äß\n\t{}[],&*!|>%@`=~", max_size=6))
 @example("oN")
 @example("y")

@@ -31,6 +31,7 @@ def configure(**changes: Any) -> CriticEvalConfig:
     return replace(CriticEvalConfig(ORACLE, sim=TABLETOP, episodes=4), **changes)
 
 
+@pytest.mark.thorough
 def test_operators_are_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(configure(out=str(tmp_path / "out")))
     report = json.loads((tmp_path / "out" / "critic.json").read_text())

@@ -97,6 +97,7 @@ def test_guessed_progress_of_a_dataset_stands_still_in_a_pause(tmp_path: Path) -
     assert stayed.goals[0].done.sum() >= 5 and (stayed.goals[0].progress[stayed.goals[0].done] == 1).all()
 
 
+@pytest.mark.thorough
 def test_with_pauses_the_guess_is_nearer_to_the_truth_than_the_clock() -> None:
     errors: list[tuple[float, float]] = []
     for state, truth in record_with_progress(16, pause=12):
@@ -112,6 +113,7 @@ def test_with_pauses_the_guess_is_nearer_to_the_truth_than_the_clock() -> None:
 FEATURES = {**making_datasets.PNG, **making_datasets.NUMBERS}
 
 
+@pytest.mark.thorough
 def test_frames_of_a_dataset(tmp_path: Path) -> None:
     folder = str(making_datasets.made(tmp_path / "shown", 4, FEATURES))
     spec = check_dataset(folder)

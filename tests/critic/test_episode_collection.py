@@ -34,6 +34,7 @@ def test_an_episode_that_goes_on_after_success_is_done_there() -> None:
     assert episode.success and done[-1] and done.sum() > 1 and len(done) == 11
 
 
+@pytest.mark.thorough
 def test_episodes_depend_on_seed_and_purpose_alone() -> None:
     def words(draw: EpisodeDraw) -> list[str]:
         return [each.goals[0].instruction for each in collect_episodes(SIM, None, [EpisodeKind("careful", 3)], draw)]

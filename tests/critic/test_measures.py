@@ -22,6 +22,7 @@ def pairs(least: int = 2) -> st.SearchStrategy[tuple[np.ndarray, np.ndarray]]:
     )
 
 
+@pytest.mark.thorough
 @given(pairs())
 def test_spearman_is_scipys(both: tuple[np.ndarray, np.ndarray]) -> None:
     first, second = both
@@ -32,6 +33,7 @@ def test_spearman_is_scipys(both: tuple[np.ndarray, np.ndarray]) -> None:
         assert found == pytest.approx(scipy.stats.spearmanr(first, second).statistic, abs=1e-9)
 
 
+@pytest.mark.thorough
 @given(pairs())
 def test_tau_counts_pairs(both: tuple[np.ndarray, np.ndarray]) -> None:
     first, second = both
@@ -40,6 +42,7 @@ def test_tau_counts_pairs(both: tuple[np.ndarray, np.ndarray]) -> None:
     assert measures.estimate_tau(first, second, seed=0).value == pytest.approx(agreeing / len(listed))
 
 
+@pytest.mark.thorough
 @given(pairs(), st.randoms(use_true_random=False))
 def test_weights_are_repetitions(both: tuple[np.ndarray, np.ndarray], random) -> None:
     scores, truth = both[0], both[1] > 0

@@ -44,6 +44,7 @@ def answer(scorer: EmbeddedScorer, asked: list[ScoreRequest]):
     return asyncio.run(scorer.score(asked))
 
 
+@pytest.mark.thorough
 def test_answers_are_in_order_and_equal_alone(scorer: EmbeddedScorer) -> None:
     asked = requests()
     together = answer(scorer, asked)

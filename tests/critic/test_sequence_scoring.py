@@ -128,6 +128,7 @@ def gain(asked: ScoreRequest) -> Score:
     return Score((after - before) / 100)
 
 
+@pytest.mark.thorough
 def test_pairs() -> None:
     found = assess(gain, kinds=("pair",)).measures
     assert found["voc"].value == 1 and found["negative_share"].value == 0 and found["swap_error"].value == 0
@@ -177,6 +178,7 @@ def test_what_comes_after_success_is_not_measured() -> None:
     assert values(assess(tell_truth, full))["voc"] == 1
 
 
+@pytest.mark.thorough
 def test_early_and_late_done() -> None:
     def answer(asked: ScoreRequest) -> Score:
         return Score(0.5, done=float(asked.decision >= FRAMES - 2))

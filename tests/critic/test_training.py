@@ -52,6 +52,7 @@ def test_it_learns_what_it_is_shown() -> None:
     np.testing.assert_allclose(found.bins.sum(axis=1), 1, rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_progress_that_nobody_knows_is_left_out() -> None:
     """The head's progress rows get no gradient from NaN, and training stays finite."""
     episodes = [draw_episode(seed, success=False) for seed in range(3)]

@@ -132,6 +132,7 @@ def test_chunks_end_with_their_episode(dataset) -> None:
             assert samples.padding[row, step] == (number + step > last)
 
 
+@pytest.mark.thorough
 def test_picture_shapes_may_have_channels_first(tmp_path) -> None:
     path = shutil.copytree(THEIRS, tmp_path / "data") / "meta/info.json"
     info = json.loads(path.read_text())

@@ -44,6 +44,7 @@ def test_written_episodes_are_read(tmp_path, codec) -> None:
     assert dataset.info.features["action"].names == ["x", "y"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("features", [NUMBERS, NUMBERS | PNG, NUMBERS | VIDEO], ids=["numbers", "png", "video"])
 def test_pictures_are_optional(tmp_path, features) -> None:
     assert_holds(LeRobotDataset(made(tmp_path / "data", 2, features)), 2, features)
@@ -73,6 +74,7 @@ def test_bookkeeping_features(tmp_path) -> None:
     assert dataset.column("episode_index", rows).ravel().tolist() == [0] * 5 + [1] * 8 + [2] * 11
 
 
+@pytest.mark.thorough
 def test_the_files_are_those_of_the_format(tmp_path) -> None:
     """Names and entries as in lerobot's src/lerobot/datasets."""
     folder = made(tmp_path / "data", 3)
@@ -127,6 +129,7 @@ def test_a_continued_dataset_equals_one_written_at_once(tmp_path, limits) -> Non
             np.testing.assert_allclose(left.statistics[key][name], array, rtol=1e-12)
 
 
+@pytest.mark.thorough
 def test_videos_of_another_encoder_get_new_files(tmp_path) -> None:
     made(tmp_path / "data", 2)
     with DatasetWriter.resume(tmp_path / "data", codec="libsvtav1") as writer:
@@ -205,6 +208,7 @@ def test_a_full_disk_keeps_earlier_episodes(tmp_path, monkeypatch) -> None:
     assert_holds(LeRobotDataset(tmp_path / "data"), 4)
 
 
+@pytest.mark.thorough
 def test_a_disk_that_fills_up_within_an_episode_keeps_earlier_episodes(tmp_path, monkeypatch) -> None:
     def full(*_) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -218,6 +222,7 @@ def test_a_disk_that_fills_up_within_an_episode_keeps_earlier_episodes(tmp_path,
     assert_holds(LeRobotDataset(tmp_path / "data"), 4)
 
 
+@pytest.mark.thorough
 def test_refused_and_discarded_episodes_are_not_stored(tmp_path) -> None:
     with DatasetWriter(tmp_path / "data", FEATURES, FPS, "toy") as writer:
         record(writer, range(1))

@@ -228,6 +228,7 @@ def test_without_films_there_are_no_pairs():
     assert choose_pairs([], [outcome(0, True)], {}) == choose_pairs([outcome(0, True)], [outcome(0, True)], {}) == []
 
 
+@pytest.mark.thorough
 def test_before_stands_at_the_left_of_after(spec, make_actor, make_simulator, make_handles, executed, tmp_path):
     episodes = enumerate_episodes(spec, "eval", 6)
     results = evaluate_policy(make_actor(), make_handles(1, 4), spec, episodes, 0, 4, executed)

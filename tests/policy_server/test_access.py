@@ -159,6 +159,7 @@ AHEAD = 3 * 256 * 1024
 """Bytes: asyncio reads 256 KiB at most at once, and stops after two or three reads."""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("clients", "size", "messages"), [(4, (1024, 1024), 4), (1, (100, 200), 60)])
 def test_a_connection_reads_one_question_at_a_time(
     clients: int, size: tuple[int, int], messages: int, monkeypatch: pytest.MonkeyPatch

@@ -214,6 +214,7 @@ def test_a_policy_for_another_robot_and_one_that_is_too_slow() -> None:
     assert answers.status == "fail" and "A chunk lasts 320 ms" in answers.remedy and "of 2 requests" in answers.found
 
 
+@pytest.mark.thorough
 def test_questions_end_when_the_time_is_over() -> None:
     policy = Slow()
     with running_policy(policy, FITTING) as running, PolicyClient(running.url) as client:

@@ -53,6 +53,7 @@ def test_what_is_no_address_is_refused(url: str) -> None:
         PolicyClient(url)
 
 
+@pytest.mark.thorough
 def test_somebody_else_listens_and_is_silent() -> None:
     """Or a policy server that sends no metadata."""
     with (

@@ -122,6 +122,7 @@ def expect(policy: Path) -> Any:
     return load_deployed(str(policy)).infer(seen)[0]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -31,6 +31,7 @@ def same(one: Any, other: Any) -> bool:
     return one == other or (one != one and other != other)
 
 
+@pytest.mark.thorough
 @given(MAPS.filter(lambda value: "__ndarray__" not in value), st.booleans())
 def test_what_is_packed_is_read(value: dict[str, Any], text_keys: bool) -> None:
     assert same(unpack(pack(value, text_keys)), value)

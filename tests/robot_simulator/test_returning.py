@@ -77,6 +77,7 @@ def test_an_episode_begins_with_what_the_robot_says_after_the_last_command_of_a_
     np.testing.assert_array_equal(robot._observe().state, seen.state)
 
 
+@pytest.mark.thorough
 def test_a_robot_that_does_not_answer_after_a_return_is_missed_in_words(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -96,6 +97,7 @@ def test_a_robot_that_does_not_answer_after_a_return_is_missed_in_words(
         robot.reset([Episode(0, 0, 3)])
 
 
+@pytest.mark.thorough
 def test_the_episode_s_seed_draws_among_the_points_of_its_task(make: Make) -> None:
     points = (
         ReturnPoint("high", "", HIGH),
@@ -162,6 +164,7 @@ def test_a_point_that_cannot_be_reached_is_given_up_in_words(robot: RobotSimulat
         robot.follow(ReturnMotion(below, robot.robot.limits, NEAR))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("task", [1, 6])
 def test_a_recorded_episode_is_replayed_to_its_success(robot: RobotSimulator, tmp_path: Path, task: int) -> None:
     episode, simulator = Episode(2, task, 40 + task), Tabletop(TabletopConfig(), 1)

@@ -58,6 +58,7 @@ class Loop:
         return index, decision, result, final_value
 
 
+@pytest.mark.thorough
 def test_a_rollout_equals_that_of_a_naive_loop() -> None:
     """Episodes carry over between two rollouts; final values are those of the episode that ended."""
     collector, actor = make(inline(2))
@@ -143,6 +144,7 @@ def test_finished_episodes_are_counted_once_with_their_sums() -> None:
     assert any(record.success_once for record in records) and not all(record.success_once for record in records)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("before", [0, 1])
 def test_a_loaded_state_continues_to_the_bit_in_mid_episode(before: int) -> None:
     first, second, third = reference(3)
@@ -189,6 +191,7 @@ def test_without_snapshots_running_episodes_are_restarted(caplog) -> None:
     assert torch.equal(rollout.trace["input/image/top"][0], torch.from_numpy(observation.images["top"]))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("parts", [1, 2, 4])
 def test_fresh_rollouts_hold_whole_episodes_and_park_ended_environments(parts: int) -> None:
     collector, actor = make(inline(parts), decisions=3, fresh=True, group_size=2, actor=half_skilled())

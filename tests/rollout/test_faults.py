@@ -163,6 +163,7 @@ def test_a_worker_that_keeps_dying_ends_the_run(closing: Callable) -> None:
         collector.collect(actor)
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_an_exception_in_a_worker_is_raised_and_no_new_one_takes_over(closing: Callable) -> None:
     collector, actor = make(closing(workers(2, replace(CONFIG, fault="raise", fault_row=2))))

@@ -90,6 +90,7 @@ def remembered(episodes: list[Ran]) -> list[Ran | None]:
     return known
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_late_start_is_one_decision_before_the_end_of_a_failure(kind: str) -> None:
     """Of its environment, or of one of its group: the scene and the actions are those of the last that is known.
@@ -133,6 +134,7 @@ def test_without_a_share_every_episode_begins_at_its_beginning() -> None:
         assert not any(record.late for record in collector.rollout.finished)
 
 
+@pytest.mark.thorough
 def test_with_the_whole_share_every_episode_begins_late_where_a_failure_is_known() -> None:
     everyone, _ = ran("alone", LateStartSettings(1.0, 1))
     outcomes = set[tuple[bool, bool | None]]()
@@ -160,6 +162,7 @@ def test_a_loaded_state_continues_to_the_bit(kind: str, before: int) -> None:
         assert_equal(copied(resumed.collect(actor)), each)
 
 
+@pytest.mark.thorough
 def test_without_snapshots_late_episodes_are_restarted_where_they_began() -> None:
     """A state of the fake after its history is that of the running episode's first observation."""
     simulator = Recording(N)

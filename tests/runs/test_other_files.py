@@ -68,6 +68,7 @@ COMMANDS = (
 )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_describes_the_content(tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str) -> None:
     for what in ("adapters", "dataset", "pickle"):

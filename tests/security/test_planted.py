@@ -88,6 +88,7 @@ def test_what_the_refusal_says_to_type_is_taken(plant: Plant, typed: Typed, tmp_
     assert plant.mark.exists() and code != 0
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_numbers_name_nothing(plant: Plant, typed: Typed, tmp_path: Path) -> None:
     """Options of numbers alone come from the file, as they did in training."""

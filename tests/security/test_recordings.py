@@ -86,6 +86,7 @@ SPOILT: dict[str, Callable[[Path], object]] = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", SPOILT)
 @pytest.mark.filterwarnings("error")
 def test_a_demonstration_that_is_none(tmp_path: Path, name: str) -> None:
@@ -95,6 +96,7 @@ def test_a_demonstration_that_is_none(tmp_path: Path, name: str) -> None:
         read_demonstration(file, BODY, (0,))
 
 
+@pytest.mark.thorough
 def test_a_demonstration_compressed_by_what_nobody_knows(tmp_path: Path) -> None:
     file = tmp_path / "episode.npz"
     named = {"actions": np.zeros((3, 1)), "state": np.zeros((3, 1)), **describe_episode(BODY)}

@@ -144,6 +144,7 @@ def test_a_client_that_hangs_up_frees_its_place_and_is_not_asked_about() -> None
         wait_for(lambda: server.meter('rejected_total{reason="gone"}') == 1)
 
 
+@pytest.mark.thorough
 def test_a_request_has_a_deadline() -> None:
     """Also one whose body never comes to its end; the server says that the model does not answer, then recovers."""
     gate = threading.Event()
@@ -158,6 +159,7 @@ def test_a_request_has_a_deadline() -> None:
         assert client.post(CHAT, json=say("b")).status_code == 200
 
 
+@pytest.mark.thorough
 def test_counts_are_in_prometheus_form(told: Running, client: httpx2.Client) -> None:
     client.post(CHAT, json=say("x"))
     client.post(CHAT, json=say("x", model="other"))
@@ -205,6 +207,7 @@ def test_nobody_waits_for_who_was_answered() -> None:
         assert [each.result().status_code for each in (first, second)] == [200, 200]
 
 
+@pytest.mark.thorough
 def test_a_batch_does_not_wait_for_an_incomplete_request() -> None:
     """Its headers came, its body did not."""
     with running(ToldModel(), wait=600.0) as server, server.client() as client:
@@ -319,6 +322,7 @@ def test_kinds_of_pictures(critic: Running, kind: str) -> None:
         assert client.post(CHAT, json=body).status_code == 200
 
 
+@pytest.mark.thorough
 def test_a_failure_of_the_model_is_logged_and_not_shown(caplog: pytest.LogCaptureFixture) -> None:
     with running(ToldModel()) as server, server.client() as client:
         answer = client.post(CHAT, json=say("fail"))

@@ -63,6 +63,7 @@ def test_progress_is_what_the_critic_says(cameras: tuple[str, ...]) -> None:
     assert np.ptp(wanted) > 0.1
 
 
+@pytest.mark.thorough
 def test_an_episode_s_first_picture_is_described_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """For each instruction; and again where too many others were asked about since. Answers are the same."""
     monkeypatch.setattr(embedded_critic, "KEPT_STARTS", 3)
@@ -192,6 +193,7 @@ def test_the_command_with_a_folder_and_a_token(tmp_path: Path) -> None:
         assert process.finish()[0] == 128 + signal.SIGTERM
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "words, says",
     [

@@ -98,6 +98,7 @@ def generate(folder: Path, request: ChatRequest) -> Any:
     return tokenizer, made.sequences[0, words["input_ids"].shape[1] :].tolist(), logprobs
 
 
+@pytest.mark.thorough
 def test_a_batch_answers_as_transformers_does_one_by_one(folder: Path, model: "VisionLanguageModel") -> None:
     """Of texts of different lengths and pictures of different sizes, so that rows are padded on their left."""
     requests = [make_request(seed, "yes or no" + " the" * (3 * seed)) for seed in range(4)]
@@ -115,6 +116,7 @@ def test_a_batch_answers_as_transformers_does_one_by_one(folder: Path, model: "V
     assert len({reply.tokens[0].logprob for reply in replies}) == 4, "questions differ"
 
 
+@pytest.mark.thorough
 def test_several_tokens_have_their_own_log_probabilities(folder: Path, model: "VisionLanguageModel") -> None:
     requests = [make_request(seed, "what is the" + " no" * seed, tokens=12) for seed in range(5)]
     replies = model.answer([model.prepare(each) for each in requests])

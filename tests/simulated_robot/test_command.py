@@ -57,6 +57,7 @@ def refuse(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return output.err + output.out
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("words", "message"),
     [

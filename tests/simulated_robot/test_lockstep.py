@@ -62,6 +62,7 @@ def test_an_operator_s_episode_is_the_simulator_s(bench: Bench, task: int) -> No
     assert bench.peer.texts("/simulation/outcome")[0]["success"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("task", "seed", "split"), [(0, 3, "train"), (4, 8, "vision"), (6, 1, "execution")])
 def test_an_episode_of_random_actions_is_the_simulator_s(bench: Bench, task: int, seed: int, split: str) -> None:
     episode = Episode(2, task, seed, split=split, final_picture=True)

@@ -32,6 +32,7 @@ def outcomes(bench: Bench) -> list[dict]:
     return bench.peer.texts("/simulation/outcome")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("speed", [(0.2, 0.0, 0.0), (-0.1, 0.15, 0.05)])
 def test_a_constant_speed_moves_as_far_as_the_simulator_s_steps(live: Bench, speed: tuple[float, ...]) -> None:
     """12 control steps, then rest until the arm, which follows with a time constant of 80 ms, has arrived."""
@@ -186,6 +187,7 @@ def test_an_episode_s_time_begins_with_the_first_command_that_moves(live: Bench)
     ]
 
 
+@pytest.mark.thorough
 def test_physics_goes_on_after_the_end(live: Bench) -> None:
     live.run(4.2, [0.0, 0.01, 0.0, 1.0])
     assert outcomes(live)
@@ -232,6 +234,7 @@ def test_a_command_that_cannot_be_is_refused_in_words_and_counts_as_none(
     assert any(words in line for line in live.lines) and len(live.lines) < 15
 
 
+@pytest.mark.thorough
 def test_a_publisher_whose_commands_cannot_arrive_is_told_of(live: Bench) -> None:
     """A volatile publisher does not reach a subscription that wants what was said before it came."""
     live.run(0.6)
@@ -296,6 +299,7 @@ def run_loop(bench: Bench, seconds: float, pauses: Callable[[int], float] = lamb
     return began
 
 
+@pytest.mark.thorough
 def test_deadlines_do_not_drift(live: Bench) -> None:
     first = live.time.seconds()
     began = run_loop(live, 4.0, lambda k: 0.001 * (k % 7))
@@ -320,6 +324,7 @@ def test_what_cannot_be_made_up_for_is_said(live: Bench) -> None:
     assert live.lines[-1] == "this machine was 0.49 s late; the simulated robot stood still meanwhile"
 
 
+@pytest.mark.thorough
 def test_a_command_that_waits_while_the_machine_is_late_is_not_late(live: Bench) -> None:
     """The robot was away for 200 ms, not its commander: it must not stop."""
     whys: list[str] = []

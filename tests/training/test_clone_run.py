@@ -87,6 +87,7 @@ def test_an_operator_that_refuses_leaves_no_folder(
     assert not list((tmp_path / "runs" / "sft").iterdir())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("begun", [False, True])
 def test_a_run_that_fails_before_it_made_anything_leaves_no_folder(
     typed: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: bool
@@ -121,6 +122,7 @@ CHOICES = [
 ]  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("words", "sim", "policy"), CHOICES)
 def test_the_next_command_names_the_same_simulator_and_network(
     words: list[str], sim: list[str], policy: list[str]

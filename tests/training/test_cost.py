@@ -12,6 +12,8 @@ from embodied_rl.runs.metrics_file import read_metrics
 from tests.support.faulty_server import COUNTING, TOKENS, served
 from tests.support.running import SMALL, TABLETOP
 
+pytestmark = pytest.mark.thorough
+
 JUDGED = ("reward=vlm", "reward.deadline=20", "reward.wait_share=null", "reward.probes.mismatch=0", "plan.ranks=1")
 PRICED = ("reward.price_per_1k_tokens=2", "reward.price_per_1k_written=10", "train.iterations=3")
 PRICE = (TOKENS[0] * 2 + TOKENS[1] * 10) / 1000
@@ -27,7 +29,6 @@ def judged(typed: Callable[..., Any], tmp_path: Path) -> Callable[..., tuple[int
     return run
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("mode", ["late", "distill"])
 def test_a_run_reports_the_cost_of_its_scorer(mode: str, judged: Callable[..., Any]) -> None:
     """The same picture under the same words is asked about once."""
@@ -42,7 +43,6 @@ def test_a_run_reports_the_cost_of_its_scorer(mode: str, judged: Callable[..., A
     assert f"The judge cost {rows[-1]['reward/cost']:.4g}" in (run / "report.html").read_text()
 
 
-@pytest.mark.thorough
 def test_a_server_that_stops_counting_has_an_unknown_cost(judged: Callable[..., Any]) -> None:
     code, said, run = judged(20, *PRICED)
     assert code == 0, said
@@ -51,7 +51,6 @@ def test_a_server_that_stops_counting_has_an_unknown_cost(judged: Callable[..., 
     assert "cost unknown" in said and "What the judge cost is unknown" in (run / "report.html").read_text()
 
 
-@pytest.mark.thorough
 def test_a_budget_of_money_ends_the_asking(judged: Callable[..., Any]) -> None:
     code, said, run = judged(None, *PRICED, f"reward.budget_money={20.5 * PRICE}")
     assert code == 0, said
@@ -61,7 +60,6 @@ def test_a_budget_of_money_ends_the_asking(judged: Callable[..., Any]) -> None:
     assert "reward.budget_money" in said
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     "count, words, says",
     [

@@ -85,6 +85,7 @@ def test_nothing_to_resume(typed: Callable[..., Any], tmp_path: Path) -> None:
     refused(typed("train", "resume=latest"), "resume=latest", "'last'")
 
 
+@pytest.mark.thorough
 def test_groups_that_two_ranks_would_share(typed: Callable[..., Any], tmp_path: Path) -> None:
     grpo = [setting for setting in SMALL if "critic" not in setting]
     result = typed("train", *grpo, "algo=grpo", "algo.group_size=8")

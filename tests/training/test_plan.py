@@ -102,6 +102,7 @@ def test_costs_of_another_machine_are_planned_with(typed, costs, tmp_path) -> No
     assert not (tmp_path / "elsewhere" / "costs.json").exists()  # nothing was measured
 
 
+@pytest.mark.thorough
 def test_costs_of_cores_do_not_pass_for_those_of_accelerators(typed, costs, tmp_path) -> None:
     content = json.loads(Path(costs).read_text()) | {"about": {"cores": 2, "cpu": "Some Processor 3000"}}
     (tmp_path / "cores.json").write_text(json.dumps(content))
@@ -236,6 +237,7 @@ def test_a_slow_prescribed_plan_is_reported(typed, store, tmp_path) -> None:
     assert code == 0 and "loss" not in out
 
 
+@pytest.mark.thorough
 def test_a_prescribed_plan_that_does_not_fit_is_refused(typed, store) -> None:
     store.write_text(CostFile(replace(TWO_ARE_BETTER, policy_memory=LinearCost(1e15)), {"measured": "long ago"}).text())
     code, _, err = typed(*FORCED, "plan=colocated", "plan.ranks=1")

@@ -54,6 +54,7 @@ def test_two_ranks_store_and_learn_together(typed: Callable[..., Any], tmp_path:
     assert sum(map(len, stored)) == last["total/episodes"] == last["update/episodes"]
 
 
+@pytest.mark.thorough
 def test_a_dry_run_shows_the_space_that_the_storage_takes(typed: Callable[..., Any], tmp_path: Path) -> None:
     """As many bytes as its files have, but for their headers."""
     code, out, _ = typed("train", *FILTERED, "--dry-run")
@@ -267,6 +268,7 @@ def test_a_policy_in_a_separate_process_gets_the_guidance(typed: Callable[..., A
     assert alike == [{name: row[name] for name in each} for row, each in zip(apart, alike, strict=True)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("words", "named"),
     [

@@ -128,6 +128,7 @@ def test_an_adapter_adds_alpha_over_rank_times_b_times_a(family: str) -> None:
     torch.testing.assert_close(network.get_parameter(f"{name}.weight"), expected)
 
 
+@pytest.mark.thorough
 @families
 @pytest.mark.parametrize("node", [LoraNode(3, 12.0), LoraNode(2)])
 def test_adapters_survive_a_file(tmp_path: Path, family: str, node: LoraNode) -> None:

@@ -160,6 +160,7 @@ def test_rows_before_a_fall_are_left_out_of_a_recording(tmp_path: Path) -> None:
     assert {each["name"] for each in said["episodes"]} == {"3", "4", "5"}
 
 
+@pytest.mark.thorough
 def test_rows_of_a_dataset_are_left_out_where_they_lie(tmp_path: Path) -> None:
     pytest.importorskip("av")
     from embodied_rl.datasets.lerobot import collected
@@ -220,6 +221,7 @@ def test_pictures_are_judged_in_groups_in_their_order() -> None:
     assert len(groups) > 1 and [each.name for group in groups for each in group] == [each.name for each in shown]
 
 
+@pytest.mark.thorough
 def test_collect_leaves_out_what_comes_to_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sim, out = SimNode("tabletop"), tmp_path / "out"
     config = CollectConfig(sim, out=str(out), episodes=6, reward=EMBEDDED, filter=FilterNode(end=0.4))

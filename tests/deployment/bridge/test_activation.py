@@ -131,6 +131,7 @@ def test_a_pressed_emergency_stop() -> None:
     assert_refused(bench, "estop-pressed", "/estop", "/operator")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("topic", "type_name", "qos", "problem", "past"),
     [

@@ -80,6 +80,7 @@ def is_still(bench: Bench) -> bool:
     return not bench.commands[-1].any() and bench.lifts[-1] == 0
 
 
+@pytest.mark.thorough
 def test_each_command_is_published_on_all_topics(bench: Bench) -> None:
     assert len(bench.commands) == len(bench.lifts) == len(bench.hands) > 20
     assert bench.hands[-1] == (-1.0, 20.0)
@@ -90,6 +91,7 @@ def test_each_command_is_published_on_all_topics(bench: Bench) -> None:
     assert moved[1] > 0.01 and moved[2] > 0.01
 
 
+@pytest.mark.thorough
 def test_an_emergency_stop_ramps_all_topics_down(bench: Bench) -> None:
     bench.say("/estop", "std_msgs/msg/Bool", "latched", data=True)
     bench.run(0.5)
@@ -99,6 +101,7 @@ def test_an_emergency_stop_ramps_all_topics_down(bench: Bench) -> None:
     assert (np.abs(np.diff(bench.lifts)) * 100 <= 10 * (1 + 1e-6)).all(), "a ramp, no jump"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("silent", ["bridge", "/lift"])
 def test_a_robot_without_commands_on_one_topic_stops(bench: Bench, silent: str) -> None:
     if silent != "bridge":
@@ -110,6 +113,7 @@ def test_a_robot_without_commands_on_one_topic_stops(bench: Bench, silent: str) 
     np.testing.assert_allclose(bench.robot.robot.read().tool[0], place, atol=1e-3)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("topic", list(TYPES))
 def test_a_second_publisher_on_any_topic_makes_the_robot_hold(bench: Bench, topic: str) -> None:
     bench.node.create_publisher(topic, TYPES[topic], "command")

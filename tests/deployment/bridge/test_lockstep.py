@@ -59,6 +59,7 @@ def test_a_run_is_reproducible_bit_for_bit() -> None:
     assert np.array(first.commands).tobytes() == np.array(second.commands).tobytes()
 
 
+@pytest.mark.thorough
 def test_an_episode_does_not_depend_on_the_one_before_it() -> None:
     alone = LockstepBench(load_local(), SEED).run(EPISODES[1:2])
     after = LockstepBench(load_local(), SEED).run(EPISODES[:2])[1:]

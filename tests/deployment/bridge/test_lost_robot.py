@@ -95,6 +95,7 @@ def start_arm(robot: RobotDescription) -> ArmBench:
     return made
 
 
+@pytest.mark.thorough
 def test_commands_end_with_the_driver_and_restart_at_the_new_place(arm: ArmBench) -> None:
     arm.talks = False
     arm.run(2.0)

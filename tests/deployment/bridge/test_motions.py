@@ -432,6 +432,7 @@ def test_a_simulated_robot_s_outcome_counts_as_a_label(tmp_path: Path) -> None:
     assert (read(file).points[0].tries, read(file).points[0].failures) == (1, 1)
 
 
+@pytest.mark.thorough
 def test_a_human_who_touches_the_joystick_takes_over_from_a_return(tmp_path: Path) -> None:
     file = save_point(tmp_path, 0.6, 0.2, 0.25)
     operator = Operator(return_points=str(file))

@@ -51,6 +51,7 @@ def assert_ramped(bench: RealTimeBench) -> None:
     assert (np.abs(np.diff(speeds, axis=0)) * ROBOT.command_hz <= np.array(limits) * (1 + 1e-6)).all()
 
 
+@pytest.mark.thorough
 def test_the_robot_stops_while_the_policy_fails(bench: RealTimeBench) -> None:
     bench.policy.raises = NoPolicyAnswer("the server is away")
     bench.run(1.0)
@@ -86,6 +87,7 @@ def press(bench: RealTimeBench, *buttons: int) -> None:
         bench.run(0.05)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", ["stop", "hold", "label"])
 def test_a_stop_before_the_start_of_the_policy_is_kept(how: str) -> None:
     bench = RealTimeBench(MovingPolicy(), {"deadman": True}, description=WITH_BUTTONS)
@@ -109,6 +111,7 @@ def test_a_stop_before_the_start_of_the_policy_is_kept(how: str) -> None:
     assert bench.bridge.describe()["mode"] == "run", "the operator requested it"
 
 
+@pytest.mark.thorough
 def test_each_publisher_must_release_its_emergency_stop() -> None:
     bench = RealTimeBench(MovingPolicy(), description=WITH_BUTTONS)
     bench.prepare()
@@ -174,6 +177,7 @@ def test_the_robot_stops_while_a_sensor_fails(bench: RealTimeBench, fault: dict[
     assert_ramped(bench)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("changes", [{"encoding": "yuv422"}, {"height": 32}], ids=["encoding", "size"])
 def test_an_unreadable_picture_stops_the_robot_in_the_next_tick(bench: RealTimeBench, changes: dict[str, Any]) -> None:
     send, broken = bench.robot.topics.send_pictures, []
@@ -234,6 +238,7 @@ def test_the_clock_counts_while_the_machine_is_suspended() -> None:
     assert before <= read_seconds() <= time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
+@pytest.mark.thorough
 def test_stopping_brings_the_robot_to_rest(bench: RealTimeBench) -> None:
     controller = bench.bridge.controller
     assert controller is not None

@@ -216,6 +216,7 @@ def test_fuzzing_finds_a_core_that_breaks_a_promise(
     assert all(finds(promise) for promise in (promises.split() if promises.startswith("box") else [promises]))
 
 
+@pytest.mark.thorough
 def test_fuzzing_is_deterministic() -> None:
     def run() -> list[bytes]:
         loop = FuzzedLoop(np.random.default_rng(11))

@@ -36,6 +36,7 @@ def _fit(drawn: tuple[float, float, float]) -> float:
     return max(-drawn[0], min(drawn[0], drawn[2]))
 
 
+@pytest.mark.thorough
 @settings(max_examples=300, deadline=None)
 @given(st.one_of(list_states(False), list_states(True)), st.floats(1e-6, 10))
 def test_a_stop_goes_where_it_was_foreseen(state: tuple[float, float, float], jerk: float):
@@ -49,6 +50,7 @@ def test_a_stop_goes_where_it_was_foreseen(state: tuple[float, float, float], je
     assert foreseen.below == pytest.approx(-min(places), abs=grain)
 
 
+@pytest.mark.thorough
 @settings(max_examples=300, deadline=None)
 @given(st.one_of(list_states(False), list_states(True)))
 def test_a_stop_keeps_its_limits_and_reverses_only_where_it_must(state: tuple[float, float, float]):

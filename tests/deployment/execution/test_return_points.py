@@ -79,6 +79,7 @@ def test_a_task_has_its_own_points_and_those_of_none() -> None:
         ReturnPoints("arm", ("x",)).select("sweep")
 
 
+@pytest.mark.thorough
 def test_there_are_never_more_points_than_are_read(tmp_path: Path) -> None:
     many = replace(POINTS, points=tuple(ReturnPoint(str(n), "", (0.0, 0.0, 0.0)) for n in range(MOST_POINTS)))
     with refuses("return-points-too-many", MOST_POINTS):
@@ -197,6 +198,7 @@ class Arm:
         return np.array([self.place[0], self.place[1], math.nan])
 
 
+@pytest.mark.thorough
 @settings(max_examples=40, deadline=None)
 @given(st.floats(-0.9, 0.9), st.floats(-1.9, 1.9), st.floats(-0.9, 0.9), st.floats(-1.9, 1.9))
 def test_a_robot_arrives_within_its_share_of_the_limits(x: float, elbow: float, to_x: float, to_elbow: float) -> None:

@@ -81,6 +81,7 @@ def test_a_recording_truncated_before_its_first_step_is_refused(bag: Path, capsy
     assert not (bag.parent / "dataset").exists()
 
 
+@pytest.mark.thorough
 def test_a_dry_run_lists_steps_and_topics(bag: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["collect", "from=bag", "--dry-run"]) == 0
     assert "steps     2" in capsys.readouterr().out
@@ -108,6 +109,7 @@ def test_mistakes_are_refused(
     assert data in output and code in output
 
 
+@pytest.mark.thorough
 def test_a_truncated_recording_is_recovered(bag: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (bag / "metadata.yaml").unlink()
     assert main(["record", "recover=bag", "out=again"]) == 0
@@ -136,6 +138,7 @@ def kept(truth: list[list[Truth]]) -> list[Truth]:
     return [*truth[0], *truth[1][:2], *truth[1][4:], *truth[2]]
 
 
+@pytest.mark.thorough
 def test_a_dataset_equals_the_episodes(tmp_path: Path, messages: Messages, truth: list[list[Truth]]) -> None:
     conversion = Conversion.open(tmp_path / "bag", messages, None)
     lines = list(write_dataset(conversion, tmp_path / "out", "png"))
@@ -185,6 +188,7 @@ def test_a_replay_storage_equals_the_episodes(tmp_path: Path, messages: Messages
     assert not gaps & pairs and (truth[1][0].state.tobytes(), truth[1][1].state.tobytes()) in pairs
 
 
+@pytest.mark.thorough
 def test_a_recorded_episode_equals_the_simulation(tmp_path: Path, messages: Messages) -> None:
     """State, pictures and instruction to the bit; actions travel as speeds."""
     robot, simulator, episode = (

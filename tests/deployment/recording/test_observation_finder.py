@@ -111,6 +111,7 @@ def recordings(draw: st.DrawFn) -> tuple[FakeRecording, list[RecordedStep]]:
     return FakeRecording(messages), [make_step(each, draw(times), draw(times), draw(observed)) for each in positions]
 
 
+@pytest.mark.thorough
 @given(recordings())
 def test_messages_equal_the_reference(drawn: tuple[FakeRecording, list[RecordedStep]]) -> None:
     tape, steps = drawn

@@ -184,6 +184,7 @@ def test_large_records_are_refused_before_they_are_read(tmp_path: Path) -> None:
         list(McapFile(file).messages())
 
 
+@pytest.mark.thorough
 @given(st.data())
 def test_damage_raises_no_other_exception(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     folder = tmp_path_factory.mktemp("damaged")

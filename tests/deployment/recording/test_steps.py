@@ -17,6 +17,7 @@ ACTIONS = st.none() | st.lists(st.floats(allow_nan=False, width=64, min_value=-1
 )
 
 
+@pytest.mark.thorough
 @given(
     st.builds(
         ControlStep,

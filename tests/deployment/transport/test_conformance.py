@@ -129,6 +129,7 @@ def test_latched_messages_end_with_their_publisher(pair: Pair) -> None:
         publisher.publish(pair.joints([1]))
 
 
+@pytest.mark.thorough
 def test_messages_past_their_lifespan_are_not_delivered(pair: Pair) -> None:
     publisher = pair.connect(QoS(lifespan_s=0.05), QoS())
     publisher.publish(pair.joints([0]))
@@ -207,6 +208,7 @@ def test_a_topic_without_publishers_is_empty(pair: Pair) -> None:
     assert [each.own for each in pair.listener.list_subscriptions("/empty")] == [True]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("topic", ["joints", "", "/", "/a//b", "/a/", "/1a", "/a b", "/~/a", "/a__b", "/" + "a" * 300])
 def test_an_invalid_topic_name_is_refused(pair: Pair, topic: str) -> None:
     with refuses("topic-invalid", repr(topic[:200])):

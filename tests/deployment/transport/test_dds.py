@@ -153,6 +153,7 @@ def test_every_type_of_every_release_has_its_dds_type(distro: str) -> None:
         )
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_optional_packages_are_imported_lazily() -> None:
     code = (

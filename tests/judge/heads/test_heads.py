@@ -52,6 +52,7 @@ def test_a_classifier_separates_what_can_be_separated() -> None:
     assert said[0] < 0.05 and said[-1] > 0.95
 
 
+@pytest.mark.thorough
 def test_a_classifier_of_what_cannot_be_told_apart_says_how_often_it_was_so() -> None:
     """The minimum of the cross entropy is the mean of the scores."""
     head = train("classifier", label(np.full(40, 0.5), np.arange(40) % 4 == 0), 12)
@@ -66,6 +67,7 @@ def test_a_ranking_recovers_an_order_whatever_the_scale() -> None:
     assert 0 < said.min() < 0.2 and 0.8 < said.max() < 1
 
 
+@pytest.mark.thorough
 def test_a_ranking_of_two_finds_the_odds_of_bradley_and_terry() -> None:
     """One observation wins three of four comparisons, so that u₁ - u₂ = log 3."""
     labels = label([0.0, 0.0, 1.0, 1.0], [0.2, 0.6, 0.4, 0.8])  # of the four pairs across, three are won by the bright
@@ -203,6 +205,7 @@ def test_chance_is_one_half() -> None:
     assert found.low < 0.5 < found.high and found.high - found.low > 0.05
 
 
+@pytest.mark.thorough
 def test_an_interval_covers_the_truth_as_often_as_it_says() -> None:
     """Episodes have a bias of their own, so that labels of one are no independent ones."""
     random = np.random.default_rng(1)

@@ -153,6 +153,7 @@ def test_no_more_requests_are_in_flight_than_allowed() -> None:
     assert scorer.most_at_once == 3
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("reason, attempts", [("busy", 1 + RETRIES), ("failed", 1 + RETRIES), ("refused", 1)])
 def test_a_lasting_failure_has_its_reason(reason: Reason, attempts: int) -> None:
     scorer = ToldScorer(raising(reason))

@@ -113,6 +113,7 @@ def test_what_is_judged_together_does_not_depend_on_time(writing: Writing, monke
     assert len(scorer.calls) > T
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["absolute", "pair"])
 def test_a_log_gives_the_same_shaping_again(writing: Writing, tmp_path: Path, kind: str) -> None:
     """With scores that were lost, or came too late."""
@@ -152,6 +153,7 @@ def test_a_scorer_that_never_answers_leaves_sparse_reward(writing: Writing) -> N
         assert figures["held"] > 0.5 * figures["settled"]
 
 
+@pytest.mark.thorough
 def test_most_of_what_is_not_asked_is_held(writing: Writing) -> None:
     scorer = ToldScorer(cacheable=False)
     writer = writing(scorer, node=replace(NODE, every=2))
@@ -162,6 +164,7 @@ def test_most_of_what_is_not_asked_is_held(writing: Writing) -> None:
     assert writer.figures()["held"] > 0
 
 
+@pytest.mark.thorough
 def test_a_resumed_run_uses_what_was_settled_before(writing: Writing) -> None:
     """Even if the scorer would judge differently now: the boundary's potential and first frames are kept."""
     other = lambda asked: Score(1 - read_code(asked).value)  # noqa: E731
@@ -349,6 +352,7 @@ def check_shaping(rounds: list[dict[str, Any]], known: dict[Any, float]) -> None
             assert each["shaping"][t, n] == pytest.approx(expected, abs=1e-6)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("parts, slices, order", [(1, 1, "exact"), (4, 4, "exact"), (4, 2, "ready")])
 def test_pairs_are_neighbours_and_shape_by_their_progress(
     writing: Writing,
@@ -395,6 +399,7 @@ def test_the_frame_before_is_the_one_that_was_asked_about_before(writing: Writin
     assert all(int(a.frames["top"][1].max()) == int(b.frames["top"][0].max()) for a, b in chained)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("every", [1, 2])
 def test_the_state_before_belongs_to_the_picture_before(writing: Writing, every: int) -> None:
     """Also of the first pair after a resume; the state's last entry tells the picture's code."""

@@ -107,6 +107,7 @@ def expect(folder: Path, request: ScoreRequest, cameras: tuple[str, ...] = ("fro
     return float((logits / temperature).softmax(0)[:2].sum())
 
 
+@pytest.mark.thorough
 def test_as_transformers_would(checkpoint: Path) -> None:
     requests = [make_request(1), make_request(2, "turn the tap"), make_request(3)]
     found = ask(checkpoint, requests)

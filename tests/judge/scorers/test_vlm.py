@@ -368,6 +368,7 @@ async def _ask_at(url: str, timeout: float = 60.0) -> Score:
         await scorer.close()
 
 
+@pytest.mark.thorough
 def test_over_a_connection() -> None:
     with served(lambda handler: handler.reply(completion("9", **{"9": 1.0}))) as url:  # type: ignore[attr-defined]
         assert asyncio.run(_ask_at(url)).value == 1.0

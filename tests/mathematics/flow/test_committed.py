@@ -126,6 +126,7 @@ def coupled(theta: Tensor):
     return velocity
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["hybrid", "full", "noise"])
 def test_policy_gradients_given_a_prefix_are_those_of_the_deterministic_policy(kind: str, make_keys) -> None:
     """∇ E[R] by log-probabilities, R = -(a₂ - 1)², against the gradient through the noiseless chunk."""

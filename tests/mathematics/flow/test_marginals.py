@@ -57,10 +57,12 @@ def test_flow_sde_keeps_the_marginals(layers, noise_level, mixture, make_keys):
     assert keeps_marginals(*errors(sampler, mixture, make_keys(ROWS)))
 
 
+@pytest.mark.thorough
 def test_ode_keeps_the_marginals(mixture, make_keys):
     assert keeps_marginals(*errors(FlowSDE(K, 0.5), mixture, make_keys(ROWS), explore=False))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("noise_level", [0.2, 0.5])
 @pytest.mark.parametrize("wrong", [PrintedForm, WithoutCorrection])
 def test_wrong_forms_are_rejected(wrong, noise_level, mixture, make_keys):

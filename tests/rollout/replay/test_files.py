@@ -38,6 +38,7 @@ def assert_same(left: ReplayStorage, right: ReplayStorage) -> None:
             assert seen.instruction == other.instruction
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("capacity", [200, 9])
 def test_a_reopened_storage_equals_one_in_memory(tmp_path: Path, capacity: int) -> None:
     """Over a run that stops and goes on from its checkpoint: what follows the interruption belongs to what was before.

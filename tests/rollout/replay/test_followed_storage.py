@@ -26,6 +26,7 @@ def write_round(script: Script, rng: np.random.Generator, steps: int = STEPS) ->
         script.step(rng)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(3))
 def test_later_rows_and_losses_are_not_seen(seed: int, tmp_path: Path) -> None:
     followed, rng = follow_storage(LAYOUT, tmp_path, 5), np.random.default_rng(seed)

@@ -77,6 +77,7 @@ def test_images_in_shared_memory_are_copied(closing: Callable) -> None:
     assert_holds(storage, expected_of(actor, 3 * T, 500, lambda: FakeSimulator(1, CONFIG)))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(6))
 def test_any_order_of_events_equals_the_naive_recorder(seed: int) -> None:
     """Random decisions, ends and losses on small rings, checked after every event."""
@@ -89,6 +90,7 @@ def test_any_order_of_events_equals_the_naive_recorder(seed: int) -> None:
     assert min(storage.state()["replay/rows"]) > 2 * storage.format.slots
 
 
+@pytest.mark.thorough
 def test_a_rollout_is_the_same_bits_with_a_storage_beside_it() -> None:
     with_storage, without = [make(inline(2), writers=kept)[0] for kept in ([ReplayStorage(layout(5))], [])]
     actor = half_skilled()
@@ -175,6 +177,7 @@ def test_extra_entries_of_a_decision_can_be_kept() -> None:
         assert np.array_equal(sample.extra["trace/actions"][row], drawn[episode, log_prob].numpy())
 
 
+@pytest.mark.thorough
 def test_data_in_control_steps_is_the_same_written_at_once_or_step_by_step() -> None:
     """Chunks of one action: the collector's steps, and the same episodes given as whole demonstrations."""
     actor = RowwiseFakeActor(SPEC, executed=1)

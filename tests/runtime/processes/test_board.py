@@ -75,6 +75,7 @@ def test_messages_published_during_a_read(
     assert reader.newest() == (version, "first" if version == 1 else "later 1")
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_workers_and_their_replacements_read_later_messages() -> None:
     runtime = LocalRuntime()

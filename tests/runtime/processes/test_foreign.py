@@ -79,6 +79,7 @@ def test_pythonpath_folders_are_importable(tmp_path: Path, foreign: Interpreter,
     assert not start("tests.support.guests:Nosy").submit("imports", "cloned_by_hand").result()
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_functions_returned_by_a_call_stay_in_the_worker(start: Start) -> None:
     remote = RemoteSimulator(start("tests.support.guests:Nosy"), 2, Nosy)
@@ -214,6 +215,7 @@ def test_unavailable_resources_are_reported_without_traceback(start: Start) -> N
     assert str(error.value) == "simulator 7: the bowl is missing; get it with: wash dishes"
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_user_errors_keep_their_code_and_other_errors_have_a_traceback(start: Start) -> None:
     with refuses("package-missing", "no_such_package"):

@@ -52,6 +52,7 @@ def test_a_worker_returns_the_results_of_an_inline_simulator() -> None:
         assert futures[1].seconds > 0 and futures[1].done()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("below", [0, 1])
 def test_a_worker_tells_the_person_at_the_terminal(below: int, capfd: pytest.CaptureFixture[str]) -> None:
     """As a robot's episodes do that a human prepares; what a worker prints goes to its log."""
@@ -88,6 +89,7 @@ def test_several_workers_start_in_parallel_with_one_thread_and_without_torch() -
         assert b"OMP_NUM_THREADS=1" in environment
 
 
+@pytest.mark.thorough
 def test_standard_input_of_a_worker_is_dev_null() -> None:
     ours, (read, write) = os.dup(0), os.pipe()
     os.dup2(read, 0)
@@ -214,6 +216,7 @@ time.sleep(900)
     wait_for(lambda: gone(pid))
 
 
+@pytest.mark.thorough
 def test_workers_ignore_signals() -> None:
     with worker() as handle:
         handle.submit("reset", EPISODES[:3]).result()
@@ -223,6 +226,7 @@ def test_workers_ignore_signals() -> None:
         assert handle.alive
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("simulator", "data"), [("WrongImage", ("'top'", "(2, 8, 8, 3)", "(2, 4, 4, 3)")), ("NoImage", ("'top'",))]
 )
@@ -234,6 +238,7 @@ def test_images_that_do_not_match_the_spec_are_refused(simulator: str, data: tup
         handle.submit("reset", EPISODES[:2]).result()
 
 
+@pytest.mark.thorough
 def test_errors_of_the_caller_are_raised() -> None:
     with ProcessHandle(FAKE, {}) as handle, pytest.raises(WorkerError, match="num_envs"):
         handle.submit("reset", EPISODES[:3]).result()

@@ -15,6 +15,7 @@ def episodes(start: int, split: str = "train") -> list[Episode]:
     return [Episode(start + i, i, 9_000_000 + start + i, split=split, final_picture=True) for i in range(ROWS)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("split", ["train", "execution"])
 @pytest.mark.parametrize("faulty", [False, True])
 def test_the_own_goal_is_judged_as_the_simulator_does(make, faulty: bool, split: str) -> None:

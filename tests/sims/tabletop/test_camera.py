@@ -159,6 +159,7 @@ def test_no_ray_is_left_out_that_meets_something(turn) -> None:
         np.testing.assert_array_equal(found, geometry[geometry >= 0])
 
 
+@pytest.mark.thorough
 def test_opengl_shows_what_rays_show(make) -> None:
     """Coloured objects stand in the same places; on a machine without EGL, the message names the other renderer."""
     episode = Episode(0, 0, 5)

@@ -281,6 +281,7 @@ def test_it_keeps_the_contract(make, ends) -> None:
 # -- the potential ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("horizon", [120, 20], ids=["reached", "cut off"])
 def test_the_oracle_s_potential_telescopes_over_all_goals(make, horizon) -> None:
     """Discounted shaping of an episode is -Φ(start), plus γ^T Φ(end) at a time limit; no goal's change adds to it."""

@@ -85,6 +85,7 @@ def test_an_instruction_names_one_thing() -> None:
             assert layout.fixture_colours[layout.goal] in words
 
 
+@pytest.mark.thorough
 def test_training_shows_every_colour_and_kind_of_every_family() -> None:
     seen = {combination(layout) for _, layout in layouts()}
     assert {family for family, _, _ in seen} == set(FAMILIES)
@@ -105,6 +106,7 @@ def test_semantic_combinations_never_occur_in_training() -> None:
     assert {family for family, _, _ in held_out} == set(FAMILIES)
 
 
+@pytest.mark.thorough
 def test_vision_shows_other_patterns_light_and_colours_from_another_place() -> None:
     trained, held_out = ([layout.look for _, layout in layouts(split)] for split in ("train", "vision"))
     assert not {look.pattern for look in trained} & {look.pattern for look in held_out}
@@ -115,6 +117,7 @@ def test_vision_shows_other_patterns_light_and_colours_from_another_place() -> N
         assert np.ptp([value(look) for look in held_out]) > 1.2 * np.ptp([value(look) for look in trained])
 
 
+@pytest.mark.thorough
 def test_execution_starts_elsewhere_and_displaces_the_target_once() -> None:
     trained, held_out = ([layout for _, layout in layouts(split)] for split in ("train", "execution"))
     assert all(layout.displacement is None for layout in trained)

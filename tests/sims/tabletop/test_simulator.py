@@ -25,6 +25,7 @@ def test_it_keeps_the_contract(make, settings) -> None:
     check_simulator(lambda rows: make(rows, horizon=15, **settings))
 
 
+@pytest.mark.thorough
 def test_success_on_the_last_step_terminates(make) -> None:
     check_simulator(
         lambda rows: make(rows, horizon=3),
@@ -205,6 +206,7 @@ def test_moves_are_metres(make) -> None:
     np.testing.assert_allclose(arrived - start, 3 * move[:3], atol=2e-3)
 
 
+@pytest.mark.thorough
 def test_a_chunk_may_be_handed_over_step_by_step(make) -> None:
     """As films and recordings do, which repeat what was evaluated in chunks: even where the arm cannot follow."""
     episodes = [Episode(row, row % 7, 60 + row) for row in range(14)]

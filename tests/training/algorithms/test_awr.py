@@ -93,6 +93,7 @@ def test_advantages_are_sums_of_temporal_differences(bootstrap: bool, lam: float
     assert {(True, True), (True, False), (False, False)} == ends
 
 
+@pytest.mark.thorough
 def test_a_restored_learner_goes_on_with_the_same_bits() -> None:
     replay = Replay(make_storage([GOOD, BAD] * 3, [True, False] * 3))
     first = make_learner(steps=5)

@@ -238,6 +238,7 @@ def test_a_frozen_perception_stays_to_the_bit(sampler: str) -> None:
     assert len(changed(actor, before)) > 10
 
 
+@pytest.mark.thorough
 def test_state_and_load_continue_to_the_bit() -> None:
     """Weights and state after two updates, then a third in another object."""
     actors = [make_actor("noise"), make_actor("noise")]

@@ -128,6 +128,7 @@ def test_stale_rows_wait_with_their_weights() -> None:
         torch.testing.assert_close(actor.theta.grad, factor * plain.theta.grad)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("method", ["grpo", "nft"])
 def test_state_and_load_continue_to_the_bit(method: str) -> None:
     """In the middle of a wait, after iterations with and without groups."""

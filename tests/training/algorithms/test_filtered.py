@@ -33,6 +33,7 @@ def learn(replay: Replay, **settings: Any) -> tuple[FlowActor, dict[str, float]]
     return actor, Filtered(config, actor, Ranks(), 0, 1).update(replay, 0)
 
 
+@pytest.mark.thorough
 def test_failures_change_no_bit() -> None:
     """As if they had never been stored: the draws are over the rows that are learned."""
     mixed, _ = learn(Replay(make_storage([GOOD, BAD, GOOD, BAD], [True, False, True, False])))
@@ -82,6 +83,7 @@ def test_an_update_ends_when_the_held_out_loss_does_not_fall() -> None:
     assert agreeing["rows"] == 40 - sum(held)
 
 
+@pytest.mark.thorough
 def test_a_share_of_each_minibatch_is_offline() -> None:
     """All of it: then what the run itself did changes nothing."""
     offline = make_storage([GOOD] * 6, [True] * 6)
@@ -143,6 +145,7 @@ def test_a_small_minibatch_has_its_offline_share_in_the_mean() -> None:
     assert len(seen) == 400 and sum(seen) / 400 == pytest.approx(0.25, abs=0.08)
 
 
+@pytest.mark.thorough
 def test_a_restored_learner_goes_on_with_the_same_bits() -> None:
     replay, config = Replay(make_storage([GOOD] * 4, [True] * 4)), FilteredConfig(steps=5, minibatch=8)
     first = Filtered(config, make_actor(), Ranks(), 0, 3)

@@ -166,6 +166,7 @@ def test_ppo_normalises_each_segment_and_fits_the_critic_on_all() -> None:
     assert len(replayed[0]) == sum(len(batch.rows) for batch in seen)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("critic", ["privileged", "prefix"])
 @pytest.mark.parametrize("iteration", [0, 1], ids=["critic alone", "both"])
 def test_a_single_segment_is_the_rollout(critic: str, iteration: int) -> None:

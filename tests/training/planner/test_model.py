@@ -92,6 +92,7 @@ def test_the_slowest_simulator_of_a_slice_sets_the_pace_and_ready_order_does_not
     assert 1.0 < free < 1.35  # the slowest of 16 sums of 60 draws: 1 + 1.8 · 0.66 / √60
 
 
+@pytest.mark.thorough
 def test_ready_order_is_never_slower_than_exact_order():
     for sigma in (0.0, 0.3, 0.6):
         costs = Costs(step=LinearCost(0.15), inference=LinearCost(0.08, 0.008), update=NOTHING, jitter=sigma)

@@ -112,6 +112,7 @@ def write(folder: Path, features: dict[str, Feature], **values: Any) -> LeRobotD
     return LeRobotDataset(folder)
 
 
+@pytest.mark.thorough
 def test_a_source_feature_of_another_type_or_range_is_ignored(tmp_path: Path) -> None:
     """All steps are cloned with a note; choosing sources is refused."""
     other = {**FEATURES, "source": Feature("float32", (1,))}
