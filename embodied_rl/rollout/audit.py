@@ -22,6 +22,7 @@ from torch import Tensor
 from embodied_rl.interfaces.policy import Decision, NoiseKeys
 from embodied_rl.interfaces.sim import Array, Episode, Observation, SimulatorSpec, Source, StepResult
 from embodied_rl.rollout.writer import Writer, WriterFactory, select_outcome
+from embodied_rl.system.atomic_write import explain_errors
 from embodied_rl.system.untrusted_files import check_ends
 
 INTERVENTIONS = "interventions"
@@ -38,11 +39,13 @@ class AuditWriter(Writer):
     final_pictures = False
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
         check_ends(path)
-        self._file = path.open("a+b", buffering=0)
-        if self._file.tell() and path.read_bytes()[-1:] != b"\n":  # a power cut left a part of a line
-            self._file.write(b"\n")
+        self._path = path
+        with explain_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = path.open("a+b")
+            if self._file.tell() and not path.read_bytes().endswith(b"\n"):  # a full disk left half a line
+                self._file.write(b"\n")
         self._counts: Counter[str] = Counter()
         self._decided: dict[int, dict[str, Any]] = {}
         self._last: dict[int, Source] = {}
@@ -99,7 +102,9 @@ class AuditWriter(Writer):
 
     def _append(self, column: int, what: dict[str, Any]) -> None:
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
-        self._file.write(json.dumps({"time": now} | self._decided.pop(column) | what).encode() + b"\n")
+        with explain_errors(self._path):
+            self._file.write(json.dumps({"time": now} | self._decided.pop(column) | what).encode() + b"\n")
+            self._file.flush()
 
     def figures(self) -> Mapping[str, float]:
         """Return the counts since the last call, which ends a rollout."""

@@ -1,7 +1,9 @@
-"""The audit says what was executed by whom, chunk by chunk, whatever ends the process."""
+"""The audit says what was executed by whom, a line for each chunk, also after a killed process."""
 
 import json
 import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -93,7 +95,7 @@ def test_an_episode_that_is_lost_is_said(tmp_path: Path) -> None:
 
 
 def test_it_goes_on_behind_what_a_killed_process_wrote(tmp_path: Path) -> None:
-    """Each line is in the file at once; a part of one, which a power cut leaves, does not swallow the next."""
+    """Each line is in the file at once; half a line, which a full disk leaves, does not swallow the next."""
     for _ in range(2):
         audit = open_audit(tmp_path / "a.jsonl")
         decide(audit, (0, 0, 0))
@@ -112,3 +114,10 @@ def test_a_pipe_is_not_opened(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.jsonl")
     with refuses("file-special"):
         AuditWriter(tmp_path / "a.jsonl")
+
+
+def test_a_full_disk_is_named(tmp_path: Path, files_up_to: Callable[[int], AbstractContextManager[None]]) -> None:
+    audit = open_audit(tmp_path / "a.jsonl")
+    decide(audit, (0, 0, 0))
+    with files_up_to(20), refuses("disk-full", "a.jsonl"):
+        execute(audit, [0], [[P]])

@@ -87,12 +87,8 @@ class ReplayStorage(Writer):
     """A `Writer` that keeps the newest rows of each track, in memory or in a `folder`, which is created if missing.
 
     After construction, only the texts of new instructions are allocated. A complete row survives `kill -9`; after a
-    power cut, the rows of the last `flush` are left.
-
-    Args:
-        layout: format of the rows.
-        folder: of the files; None keeps the rows in memory.
-        keep: whether `load` and `clear` remove nothing, because the rows are of a robot, which cannot repeat them.
+    power cut, the rows of the last `flush` are left. With `keep`, `load` and `clear` remove nothing, as for a robot,
+    which cannot repeat what it did.
 
     Raises:
         ReplayError: the folder holds something else, is of another format or version, is damaged, or another process

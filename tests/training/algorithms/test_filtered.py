@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from embodied_rl.actors.flow import FlowActor
-from embodied_rl.interfaces.sim import Source
+from embodied_rl.interfaces.sim import Episode, Source, StepResult
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
@@ -22,7 +22,7 @@ from embodied_rl.runtime.ranks.collective import Ranks
 from embodied_rl.training.algorithms.filtered import Filtered, FilteredConfig, find_uncorrected
 from embodied_rl.training.algorithms.replay_cloning import WeightedDecisions
 from tests.support.pointing import Pointing
-from tests.support.stored_actions import BAD, GOOD, SPEC, make_actor, make_storage
+from tests.support.stored_actions import BAD, GOOD, SPEC, make_actor, make_storage, observe
 from tests.support.using_checkpoints import assert_same_tensors
 
 
@@ -64,6 +64,25 @@ def test_what_a_human_corrected_is_not_cloned() -> None:
     expected = np.array([0, 1, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1], bool)
     assert find_uncorrected(human, np.array([6, 2, 2, 2])).tolist() == expected.tolist()
     assert find_uncorrected(np.zeros(0, bool), np.zeros(0, np.int64)).tolist() == []
+
+
+def test_decisions_before_a_takeover_are_not_among_those_to_clone() -> None:
+    """An episode of three steps: the policy, a human, and the policy again."""
+    storage, seen = ReplayStorage(ReplayFormat.of_simulator(SPEC, 1, 8, 1)), observe(3)
+    played = np.full((3, 1, 1), GOOD, np.float32)
+    result = StepResult(
+        reward=np.array([[0], [0], [1]], np.float32),
+        success=np.array([[False], [False], [True]]),
+        steps=np.ones(3, np.int64),
+        executed=played,
+        source=np.array([[Source.POLICY], [Source.HUMAN], [Source.POLICY]], np.uint8),
+        terminated=np.array([False, False, True]),
+        truncated=np.zeros(3, bool),
+        observation=seen,
+    )
+    storage.write_episode(0, Episode(0, 0, seed=0), seen, played, result)
+    chosen, _ = Filtered(FilteredConfig(), make_actor(), Ranks(), 0, 1).weigh(Replay(storage), 0)
+    assert storage.read_field("decision", chosen.where[:, 1], chosen.where[:, 2]).tolist() == [1, 2]
 
 
 @pytest.mark.thorough
