@@ -1,11 +1,11 @@
 """Comparison of algorithms from the same start: success after equally many episodes, and after equal time.
 
-Each algorithm makes as many decisions, with the same environments and its own settings in `configs/algo`; see
-`embodied_rl.benchmarks.arms` for how the runs take place. Success is that of the deployed policy in the evaluations
+Each algorithm runs with the same environments and its own settings in `configs/algo`, and makes as many decisions, but for
+those that learn from replay, which may have a number of their own. `embodied_rl.benchmarks.arms` says how the runs take
+place. Success is that of the deployed policy in the evaluations
 during training, whose episodes are never trained on, and of the best checkpoint on the episodes of the report.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -32,22 +32,22 @@ def list_shared_words(config: BenchConfig) -> list[str]:
     return list_shared(config, groups=("algo",), keys=("train.iterations", "resume"))
 
 
-def list_runs(config: BenchConfig, root: Path, rollouts: Mapping[str, int]) -> list[ArmRun]:
+def list_runs(config: BenchConfig, root: Path, iterations: Mapping[str, int]) -> list[ArmRun]:
     """List the runs, all algorithms of a seed before the next seed.
 
     Args:
         config: of the benchmark.
         root: folder of all runs.
-        rollouts: for each algorithm the decisions of one of its rollouts, at most.
+        iterations: of each algorithm.
     """
     shared = list_shared_words(config)
     return [
         ArmRun(
-            name, seed, (*shared, f"algo={name}", f"train.iterations={math.ceil(config.decisions / size)}"), root,
+            name, seed, (*shared, f"algo={name}", f"train.iterations={count}"), root,
             f"{config.run.experiment}_{name}",
         )
         for seed in range(config.seed, config.seed + config.seeds)
-        for name, size in rollouts.items()
+        for name, count in iterations.items()
     ]  # fmt: skip
 
 
@@ -141,13 +141,13 @@ def format_mean(mean: Mean) -> str:
     return f"{100 * mean.mean:.1f}{interval}"
 
 
-def compare_algorithms(config: BenchConfig, root: Path, rollouts: Mapping[str, int]) -> tuple[Table, dict[str, Any]]:
+def compare_algorithms(config: BenchConfig, root: Path, iterations: Mapping[str, int]) -> tuple[Table, dict[str, Any]]:
     """Run what is missing below `root`; return the table for the console and its content for a file; see `list_runs`.
 
     Raises:
         UserError: a run did not finish or was not evaluated, or a key is one that the comparison sets.
     """
-    done = run_arms(list_runs(config, root, rollouts))
+    done = run_arms(list_runs(config, root, iterations))
     curves = [AlgorithmCurve.read(run.arm, run.seed, folder) for run, folder in done]
     episodes, seconds, results = compare_curves(curves)
     found = {"episodes": episodes, "seconds": seconds, "algorithms": [asdict(each) for each in results]}

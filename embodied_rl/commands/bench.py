@@ -1,6 +1,7 @@
 """`embodied-rl bench`: measure simulators, algorithms, rewards, and policies under delay or on a simulated robot."""
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -10,6 +11,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from embodied_rl.assembly.build import find_method
 from embodied_rl.benchmarks import throughput
 from embodied_rl.cli.command import list_commands
 from embodied_rl.cli.run_command import freeze_command_config
@@ -85,14 +87,16 @@ def compare_algorithms(config: BenchConfig) -> dict[str, Any]:
     """Train with each algorithm from the same start, and compare success at equal episodes and at equal time."""
     from embodied_rl.benchmarks import algorithm_comparison
 
-    shared, rollouts = algorithm_comparison.list_shared_words(config), dict[str, int]()
+    shared, iterations = algorithm_comparison.list_shared_words(config), dict[str, int]()
     for name in config.algorithms:  # all are checked before the first one runs
         words = (*shared, f"algo={name}")
         train = list_commands()["train"]
         composed = freeze_command_config(train, compose_config(train.config, words, train.values, None), words)
-        rollouts[name] = check_run(composed).rows
+        from_replay = find_method(composed.algo).needs.learns_from == "replay"
+        decisions = (from_replay and config.replay_decisions) or config.decisions
+        iterations[name] = math.ceil(decisions / check_run(composed).rows)
     root = make_folder(Path(config.out) / "runs", "out")
-    table, found = algorithm_comparison.compare_algorithms(config, root, rollouts)
+    table, found = algorithm_comparison.compare_algorithms(config, root, iterations)
     Console().print(table)
     return found
 

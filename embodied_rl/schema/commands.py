@@ -282,6 +282,9 @@ class BenchConfig(TrainConfig):
     """For `bench algorithms` and `bench potentials`: runs of each arm, with seeds from `seed` on."""
     decisions: int = at_least(1, 100_000)
     """For `bench algorithms` and `bench potentials`: length of each run, rounded up to whole rollouts."""
+    replay_decisions: int | None = at_least(1, None)
+    """For `bench algorithms`: the same for algorithms that learn from replay, which learn longer from a decision; null
+    takes `decisions`."""
     target: float = at_least(0.0, 0.6, at_most=1.0)
     """For `bench potentials`: the success while exploring of which is told when it was reached."""
     policy_file: FilePath | None = None

@@ -25,7 +25,7 @@ def configure(*typed: str) -> BenchConfig:
 
 
 def test_runs_differ_in_algorithm_and_seed_and_are_equally_long(tmp_path: Path) -> None:
-    runs = list_runs(configure(*TYPED), tmp_path, {"flow_sde": 2304, "grpo": 768})
+    runs = list_runs(configure(*TYPED), tmp_path, {"flow_sde": 3, "grpo": 7})
     assert [(run.arm, run.seed) for run in runs] == [("flow_sde", 0), ("grpo", 0), ("flow_sde", 1), ("grpo", 1)]
     shared = {"experiment=demo", "plan=colocated", "plan.ranks=1"}
     assert set(runs[0].command(None)) >= shared | {"algo=flow_sde", "train.iterations=3", "seed=0"}
@@ -36,23 +36,26 @@ def test_runs_differ_in_algorithm_and_seed_and_are_equally_long(tmp_path: Path) 
 @pytest.mark.parametrize("typed", ["algo=grpo", "algo.lr=1", "train.iterations=4"])
 def test_what_the_comparison_sets_is_refused(tmp_path: Path, typed: str) -> None:
     with refuses("key-set-by-command", typed):
-        list_runs(configure(*TYPED, typed), tmp_path, {"flow_sde": 2304})
+        list_runs(configure(*TYPED, typed), tmp_path, {"flow_sde": 3})
 
 
 @pytest.mark.thorough
 def test_every_algorithm_is_checked_before_the_first_one_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All that there are can be run from the demo; a rollout of whole episodes is shorter."""
+    """All that there are can be run from the demo; a rollout of whole episodes is shorter, so that there are more."""
     asked = []
     monkeypatch.setattr(
-        algorithm_comparison, "compare_algorithms", lambda config, root, rollouts: (asked.append(rollouts), ("", {}))[1]
+        algorithm_comparison, "compare_algorithms", lambda config, root, iterations: (asked.append(iterations), ("", {}))[1]
     )
     bench.run(configure(*TYPED, f"out={tmp_path}"))
-    (rollouts,) = asked
-    assert list(rollouts) == ["flow_sde", "flow_noise", "grpo", "nft", "filtered", "awr", "recap", "dsrl"]
-    assert rollouts["flow_sde"] == rollouts["filtered"] == 96 * 24 > rollouts["grpo"] == rollouts["nft"] > 96
+    (iterations,) = asked
+    assert list(iterations) == ["flow_sde", "flow_noise", "grpo", "nft", "filtered", "awr", "recap", "dsrl"]
+    assert iterations["flow_sde"] == iterations["filtered"] == -(-5000 // (96 * 24))
+    assert 5000 / 96 > iterations["grpo"] == iterations["nft"] > iterations["flow_sde"]
     with refuses("choice-unknown", "nothing"):
         bench.run(configure(*TYPED, f"out={tmp_path}", "algorithms=[flow_sde,nothing]"))
     assert len(asked) == 1
+    bench.run(configure(*TYPED, f"out={tmp_path}", "algorithms=[nft,awr]", "replay_decisions=12000"))
+    assert asked[1] == {"nft": iterations["nft"], "awr": -(-12_000 // (96 * 24))}
 
 
 def test_curves_are_compared_where_all_have_come_to() -> None:
