@@ -7,4 +7,5 @@ SIMS = {
     "gymnasium": "embodied_rl_sims.gymnasium_env:Gymnasium",
     "isaaclab": "embodied_rl_sims.isaac:IsaacLab",
     "maniskill": "embodied_rl_sims.maniskill:ManiSkill",
+    "metaworld": "embodied_rl_sims.metaworld:MetaWorld",
 }

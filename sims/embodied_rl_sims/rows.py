@@ -4,9 +4,10 @@ NumPy and the standard library only, Python 3.10 or newer: it runs in the Python
 """
 
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -69,6 +70,49 @@ class Environment(Protocol):
     def close(self) -> None:
         """Release all resources."""
         ...
+
+
+class Scene(Protocol):
+    """What is built for a task and can run its episodes one after another."""
+
+    def close(self) -> None: ...
+
+
+SceneT = TypeVar("SceneT", bound=Scene)
+
+
+class ScenePool(Generic[SceneT]):
+    """A pool of built scenes that no environment uses at present.
+
+    Args:
+        build: function from a task to a new scene of it.
+        keep: maximum number of scenes in the pool; beyond it, the scene that was returned first is closed.
+    """
+
+    def __init__(self, build: Callable[[int], SceneT], keep: int) -> None:
+        self._build, self._keep = build, keep
+        self._waiting: OrderedDict[int, tuple[int, SceneT]] = OrderedDict()
+        self._number = 0
+
+    def take(self, task: int) -> SceneT:
+        """Take a scene of a task from the pool, or build one."""
+        for number, (of_task, scene) in self._waiting.items():
+            if of_task == task:
+                del self._waiting[number]
+                return scene
+        return self._build(task)
+
+    def give_back(self, task: int, scene: SceneT) -> None:
+        """Return a scene that an environment no longer uses."""
+        self._number += 1
+        self._waiting[self._number] = (task, scene)
+        while len(self._waiting) > self._keep:
+            self._waiting.popitem(last=False)[1][1].close()
+
+    def close(self) -> None:
+        """Close all scenes of the pool."""
+        while self._waiting:
+            self._waiting.popitem()[1][1].close()
 
 
 class Rows(NoSnapshots):

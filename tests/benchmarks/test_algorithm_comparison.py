@@ -44,7 +44,9 @@ def test_every_algorithm_is_checked_before_the_first_one_runs(tmp_path: Path, mo
     """All that there are can be run from the demo; a rollout of whole episodes is shorter, so that there are more."""
     asked = []
     monkeypatch.setattr(
-        algorithm_comparison, "compare_algorithms", lambda config, root, iterations: (asked.append(iterations), ("", {}))[1]
+        algorithm_comparison,
+        "compare_algorithms",
+        lambda config, root, iterations: (asked.append(iterations), ("", {}))[1],
     )
     bench.run(configure(*TYPED, f"out={tmp_path}"))
     (iterations,) = asked

@@ -10,6 +10,7 @@ from embodied_rl_sims.common import diagnose_package, find_version, measure_rate
 from embodied_rl_sims.libero import loading, package
 from embodied_rl_sims.libero.scene import LiberoScene
 from embodied_rl_sims.libero.settings import LiberoConfig
+from embodied_rl_sims.opengl import DRIVERS, choose_other_renderer
 
 PINS = {"hf-libero": "0.1.4", "robosuite": "1.4.0", "bddl": "1.0.1", "mujoco": "3.8.1"}
 """Versions that the adapter was tested with. LIBERO needs robosuite 1.4.0, which fails on MuJoCo 3.9 and newer."""
@@ -60,8 +61,7 @@ def _renderer(config: LiberoConfig, place: Path) -> Diagnosis:
         driver = GL.glGetString(GL.GL_RENDERER)
         scene.close()
     except Exception as error:  # noqa: BLE001  a driver can fail in any way, and the failure is the result
-        other = loading.choose_other_renderer(config.renderer)
-        remedy = f"install {loading.DRIVERS[config.renderer]}, or sim.renderer={other}"
+        remedy = f"install {DRIVERS[config.renderer]}, or sim.renderer={choose_other_renderer(config.renderer)}"
         return Diagnosis(name, "fail", f"{type(error).__name__}: {error}", remedy)
     shown = driver.decode() if isinstance(driver, bytes) else "an unnamed driver"
     return Diagnosis(name, "ok", f"{shown}, {rate:.1f} pictures/s at {config.image_size} px, {config.rendering}")

@@ -1,7 +1,4 @@
-"""One environment of LIBERO, and a pool of scenes shared by environments."""
-
-from collections import OrderedDict
-from collections.abc import Callable
+"""One environment of LIBERO."""
 
 import numpy as np
 
@@ -11,44 +8,12 @@ from embodied_rl_sims.libero import package
 from embodied_rl_sims.libero.operator import Operator
 from embodied_rl_sims.libero.scene import LiberoScene
 from embodied_rl_sims.libero.settings import LiberoConfig
-from embodied_rl_sims.rows import StepOutcome, View
+from embodied_rl_sims.rows import ScenePool, StepOutcome, View
 
 POSE = ("x", "y", "z", "qw", "qx", "qy", "qz")
 """Names of the privileged state's entries of an object: position relative to the gripper (metres), quaternion."""
 
 _STATE_STREAM = 1
-
-
-class Scenes:
-    """A pool of built scenes that no environment uses at present.
-
-    Args:
-        build: function from a task to a new scene of it.
-        keep: maximum number of scenes in the pool; beyond it, the scene that was returned first is closed.
-    """
-
-    def __init__(self, build: Callable[[int], LiberoScene], keep: int) -> None:
-        self._build, self._keep = build, keep
-        self._waiting: OrderedDict[int, tuple[int, LiberoScene]] = OrderedDict()
-        self._number = 0
-
-    def take(self, task: int) -> LiberoScene:
-        """Take a scene of a task from the pool, or build one."""
-        for number, (of_task, scene) in self._waiting.items():
-            if of_task == task:
-                del self._waiting[number]
-                return scene
-        return self._build(task)
-
-    def give_back(self, task: int, scene: LiberoScene) -> None:
-        self._number += 1
-        self._waiting[self._number] = (task, scene)
-        while len(self._waiting) > self._keep:
-            self._waiting.popitem(last=False)[1][1].close()
-
-    def close(self) -> None:
-        while self._waiting:
-            self._waiting.popitem()[1][1].close()
 
 
 class LiberoEnvironment:
@@ -61,7 +26,9 @@ class LiberoEnvironment:
         slots: number of objects of interest that fit in the privileged state.
     """
 
-    def __init__(self, scenes: Scenes, problems: tuple[package.Problem, ...], config: LiberoConfig, slots: int) -> None:
+    def __init__(
+        self, scenes: ScenePool[LiberoScene], problems: tuple[package.Problem, ...], config: LiberoConfig, slots: int
+    ) -> None:
         self._scenes, self._problems, self._config, self._slots = scenes, problems, config, slots
         self._task, self._scene = -1, None
         self._clock = 0

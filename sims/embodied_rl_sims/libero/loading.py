@@ -4,44 +4,14 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
-from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.sim import Unavailable
 from embodied_rl_sims.libero import package
-
-DRIVERS = {"egl": "libegl1 and libgl1-mesa-dri, or the graphics card's own", "osmesa": "libosmesa6"}
-"""Renderer → Debian and Ubuntu packages of its driver."""
-
-
-@contextmanager
-def explain_driver_errors(renderer: str, *failures: type[Exception]) -> Iterator[None]:
-    """Convert the errors of a missing driver in the `with` block to `Unavailable`.
-
-    Raises:
-        Unavailable: one of `failures` was raised.
-    """
-    try:
-        yield
-    except ModuleNotFoundError:
-        raise
-    except failures as error:
-        raise Unavailable(
-            f"no rendering with sim.renderer={renderer} here: {error}. "
-            f"Install its driver ({DRIVERS[renderer]}), or choose another: "
-            f"sim.renderer={choose_other_renderer(renderer)}."
-        ) from error
-
-
-def choose_other_renderer(renderer: str) -> str:
-    """Return the other renderer."""
-    return next(name for name in DRIVERS if name != renderer)
+from embodied_rl_sims.opengl import explain_driver_errors, set_renderer
 
 
 def load_package(renderer: str, place: Path) -> ModuleType:
@@ -51,13 +21,7 @@ def load_package(renderer: str, place: Path) -> ModuleType:
         UserError: this process already renders with another OpenGL.
         Unavailable: the renderer's driver is not installed.
     """
-    if "robosuite" not in sys.modules:
-        os.environ["MUJOCO_GL"] = os.environ["PYOPENGL_PLATFORM"] = renderer
-    elif os.environ.get("MUJOCO_GL") != renderer:
-        raise UserError(
-            f"sim.renderer={renderer}: this process renders with {os.environ.get('MUJOCO_GL')} already.",
-            code="renderer-already-chosen",
-        )
+    set_renderer(renderer, loaded="robosuite" in sys.modules)
     with explain_driver_errors(renderer, ImportError, AttributeError):
         _import_robosuite()
     libero = _import_quietly()

@@ -9,10 +9,10 @@ import numpy as np
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array
-from embodied_rl_sims.libero import light
-from embodied_rl_sims.libero.loading import explain_driver_errors
+from embodied_rl_sims import light
 from embodied_rl_sims.libero.package import Problem
 from embodied_rl_sims.libero.settings import LiberoConfig
+from embodied_rl_sims.opengl import explain_driver_errors
 
 STATE_SENSORS = ("robot0_eef_pos", "robot0_eef_quat", "robot0_gripper_qpos")
 """robosuite's sensors that form the state."""

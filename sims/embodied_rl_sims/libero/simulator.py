@@ -5,10 +5,10 @@ from collections.abc import Callable
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array, Camera, Episode, SimulatorSpec, Task
 from embodied_rl_sims.libero import diagnosis, loading, package
-from embodied_rl_sims.libero.environment import POSE, LiberoEnvironment, Scenes
+from embodied_rl_sims.libero.environment import POSE, LiberoEnvironment
 from embodied_rl_sims.libero.scene import LiberoScene
 from embodied_rl_sims.libero.settings import LiberoConfig
-from embodied_rl_sims.rows import Rows
+from embodied_rl_sims.rows import Rows, ScenePool
 
 
 def spec_of(config: LiberoConfig) -> SimulatorSpec:
@@ -64,7 +64,7 @@ class Libero(Rows):
         package.require_assets(config.suite, place)
         environments = loading.load_package(config.renderer, place)
         self.config, self._problems = config, package.list_problems(config.suite)
-        self._scenes = Scenes(lambda task: LiberoScene(environments, self._problems[task], config), config.keep)
+        self._scenes = ScenePool(lambda task: LiberoScene(environments, self._problems[task], config), config.keep)
         slots = _slots(self._problems)
         super().__init__(
             spec_of(config), num_envs, lambda row: LiberoEnvironment(self._scenes, self._problems, config, slots)

@@ -1,20 +1,14 @@
 """What tests of LIBERO share: its environment, light stand-ins for its assets, and a way to run in that environment."""
 
-import json
 import os
-import subprocess
 import tarfile
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from embodied_rl.interfaces.sim import Array
-from tests.support.environments import python_of
-from tests.support.libero import Call, Run
-
-_ROOT = Path(__file__).parents[3]
-_DEADLINE = 1100.0
+from tests.support.environments import Call, python_of, run_inside
+from tests.support.libero import Run
 
 
 @pytest.fixture(scope="session")
@@ -37,24 +31,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Runs functions of inside.py in one process of LIBERO's environment, because importing it takes seconds:
     `run(("starts", {"assets": …}), …)` gives the arrays of each.
     """
-    python = python_of("libero")
+    python_of("libero")
+    script = Path(__file__).with_name("inside.py")
 
     def execute(*calls: Call) -> list[dict[str, Array]]:
-        out = tmp_path_factory.mktemp("inside") / "arrays.npz"
-        script = Path(__file__).with_name("inside.py")
-        paths = os.pathsep.join(str(_ROOT / part) for part in (".", "sims"))
-        subprocess.run(
-            [str(python), str(script), str(out), json.dumps(calls, default=str)],
-            env={**os.environ, "PYTHONPATH": paths},
-            stdin=subprocess.DEVNULL,
-            timeout=_DEADLINE,
-            check=True,
-        )
-        with np.load(out) as arrays:
-            found = {name: arrays[name] for name in arrays.files}
-        return [
-            {name.removeprefix(f"{number}/"): found[name] for name in found if name.startswith(f"{number}/")}
-            for number in range(len(calls))
-        ]
+        return run_inside("libero", script, tmp_path_factory.mktemp("inside") / "arrays.npz", calls)
 
     return execute

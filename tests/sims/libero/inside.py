@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from embodied_rl.interfaces.sim import Array, Episode
-from embodied_rl_sims.libero import Libero, LiberoConfig, light, loading, package
+from embodied_rl_sims import light
+from embodied_rl_sims.libero import Libero, LiberoConfig, loading, package
 from embodied_rl_sims.libero.scene import LiberoScene
 
 SIZE, RENDERER = 48, "osmesa"
@@ -249,7 +250,7 @@ def lighter(assets: str) -> dict[str, Array]:
         ("light", "light", CAMERAS),
         ("plain", "light", CAMERAS),
     ):
-        light.coarsen_meshes = (lambda model: None) if name == "plain" else coarsen
+        light.coarsen_meshes = (lambda *_: None) if name == "plain" else coarsen
         options = {"suite": "libero_spatial", "rendering": rendering, "cameras": cameras, "image_size": 64}
         simulator = Libero(settings(assets, **options), 1)
         episode = [Episode(0, 0, SEED, initial_state=STATE)]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from embodied_rl.interfaces.sim import Array
-from embodied_rl_sims.libero import light
+from embodied_rl_sims import light
 from tests.support.libero import Run
 
 

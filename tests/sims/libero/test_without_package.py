@@ -12,7 +12,8 @@ import torch
 
 from embodied_rl.interfaces.sim import Array, Episode
 from embodied_rl_sims.libero import Libero, LiberoConfig, loading, package
-from embodied_rl_sims.libero.environment import LiberoEnvironment, Scenes
+from embodied_rl_sims.libero.environment import LiberoEnvironment
+from embodied_rl_sims.rows import ScenePool
 from tests.support.libero import Run
 
 
@@ -246,7 +247,7 @@ class Built:
 
 
 def scenes(keep: int) -> Any:
-    return Scenes(Built, keep)  # type: ignore[arg-type]
+    return ScenePool(Built, keep)  # type: ignore[arg-type]
 
 
 def test_a_waiting_scene_of_the_task_is_taken_and_never_twice() -> None:

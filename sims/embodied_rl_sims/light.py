@@ -1,7 +1,7 @@
-"""Cheaper rendering: no shadows, reflections or antialiasing, and coarser meshes where they do not collide.
+"""Cheaper rendering with MuJoCo: no shadows, reflections or antialiasing, and coarser meshes.
 
 Without a graphics card the time of a picture depends on its triangles, and most belong to the robot: of 179,000 in the
-first scene of libero_spatial, arm, hand and pedestal have 168,000.
+first scene of libero_spatial, arm, hand and pedestal have 168,000; of 67,000 in MetaWorld's push-v3, 66,500.
 """
 
 from typing import Any
@@ -14,29 +14,35 @@ NEAR, ROBOT = (1000, 24, 0.02), (300, 6, 0.015)
 """Minimum number of triangles of a mesh that is simplified, cells along its longest side, and the maximum cell size in
 metres: for meshes that a camera may see from near, and for the arm and its pedestal."""
 
-_ROBOT_PREFIXES = ("robot0_", "mount0_")
+ROBOSUITE_ARM = ("robot0_", "mount0_")
 """Prefix of the arm's meshes in robosuite; the gripper has its own."""
 
 
-def simplify_model(model: Any) -> None:
-    """Simplify the rendering of a compiled model; call it before the renderer is made."""
+def simplify_model(model: Any, arm: tuple[str, ...] = ROBOSUITE_ARM, colliding: bool = False) -> None:
+    """Simplify the rendering of a compiled model; call it before the renderer is made. See `coarsen_meshes`."""
     model.vis.quality.shadowsize = model.vis.quality.offsamples = 0
     model.light_castshadow[:] = 0
     model.mat_reflectance[:] = 0
-    coarsen_meshes(model)
+    coarsen_meshes(model, arm, colliding)
 
 
-def coarsen_meshes(model: Any) -> None:
-    """Reduce the triangles of the large meshes that cannot collide.
+def coarsen_meshes(model: Any, arm: tuple[str, ...] = ROBOSUITE_ARM, colliding: bool = False) -> None:
+    """Reduce the triangles of the large meshes.
 
     Only the triangles of these meshes change in the compiled model: masses, frames, vertices and hulls stay, so physics
-    stays the same to the bit. (Rays would hit other surfaces; LIBERO casts none.)
+    stays the same to the bit. (Rays would hit other surfaces; these simulators cast none.)
+
+    Args:
+        model: MuJoCo's compiled model.
+        arm: prefixes of the names of meshes that may be coarser than others.
+        colliding: whether meshes that can collide become coarser, too; MuJoCo collides their hulls.
     """
     collides = (model.geom_contype != 0) | (model.geom_conaffinity != 0)
     collides[model.pair_geom1] = collides[model.pair_geom2] = True
-    for mesh in set(range(model.nmesh)) - set(model.geom_dataid[collides].tolist()):
+    kept = set() if colliding else set(model.geom_dataid[collides].tolist())
+    for mesh in set(range(model.nmesh)) - kept:
         first, count = model.mesh_faceadr[mesh], model.mesh_facenum[mesh]
-        least, cells, most = ROBOT if model.mesh(mesh).name.startswith(_ROBOT_PREFIXES) else NEAR
+        least, cells, most = ROBOT if model.mesh(mesh).name.startswith(arm) else NEAR
         if count < least:
             continue
         begin, faces = model.mesh_vertadr[mesh], slice(first, first + count)
@@ -45,8 +51,8 @@ def coarsen_meshes(model: Any) -> None:
         left, corners = merge_vertices(vertices, model.mesh_face[faces], cell)
         fewer = slice(first, first + len(left))
         model.mesh_face[fewer] = corners
-        for kept in (model.mesh_facenormal, model.mesh_facetexcoord):  # normal and texture coordinate of each corner
-            kept[fewer] = kept[faces][left]
+        for of_corners in (model.mesh_facenormal, model.mesh_facetexcoord):  # normal, texture coordinate of each corner
+            of_corners[fewer] = of_corners[faces][left]
         model.mesh_facenum[mesh] = len(left)
 
 

@@ -1,0 +1,115 @@
+"""One task of MetaWorld, built by its package; it runs one episode after another and draws on request."""
+
+import sys
+from functools import cached_property
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from embodied_rl.interfaces.sim import Array
+from embodied_rl_sims import light
+from embodied_rl_sims.metaworld.settings import MetaWorldConfig
+from embodied_rl_sims.opengl import explain_driver_errors, set_renderer
+
+CLOSER = (0.75, 0.075, 0.7)
+"""Position of the camera corner2 in arXiv:2206.14244, LeRobot (src/lerobot/envs/metaworld.py) and RLinf, in metres."""
+
+
+def load_package(renderer: str) -> ModuleType:
+    """Import `metaworld`, and set the renderer of its MuJoCo.
+
+    Raises:
+        ModuleNotFoundError: MetaWorld is not installed here.
+        UserError: this process already renders with another OpenGL.
+        Unavailable: the renderer's driver is not installed.
+    """
+    set_renderer(renderer, loaded="metaworld" in sys.modules)
+    with explain_driver_errors(renderer, ImportError, AttributeError, RuntimeError):
+        return import_module("metaworld")
+
+
+class MetaWorldScene:
+    """A task's environment.
+
+    Args:
+        task: its name, without -v3.
+        config: settings of the simulator.
+
+    Attributes:
+        observation: the package's latest one, float64 [39].
+    """
+
+    def __init__(self, task: str, config: MetaWorldConfig) -> None:
+        self._package, self._config = load_package(config.renderer), config
+        self._name = f"{task}-v3"
+        self._environment = self._package.env_dict.ALL_V3_ENVIRONMENTS[self._name]()
+        self._renderers: dict[tuple[int, int], Any] = {}
+        self.observation = np.zeros(0)
+        model = self._environment.model
+        if config.rendering == "light":
+            light.simplify_model(model, arm=("",), colliding=True)
+        if config.closer:
+            model.camera("corner2").pos = CLOSER
+
+    @cached_property
+    def goals(self) -> list[Any]:
+        """The package's numbered goals, with the goal's visibility; drawing them takes a second."""
+        kind = self._package.MT1 if self._config.shows_goal else self._package.ML1
+        return kind(self._name, seed=self._config.goals_seed).train_tasks
+
+    def begin(self, seed: int, number: int | None) -> None:
+        """Start an episode with the numbered goal, or with one that the package draws from `seed`, below 2³¹."""
+        environment = self._environment
+        if number is None:
+            environment._set_task_called, environment._freeze_rand_vec, environment.seeded_rand_vec = True, False, True
+            environment._partially_observable = not self._config.shows_goal
+            environment.__dict__.pop("sawyer_observation_space", None)  # it was computed for the other visibility
+            environment.seed(seed)
+        else:
+            environment.set_task(self.goals[number])
+        self.observation, _ = environment.reset()
+        for _ in range(self._config.settle):
+            self.step(np.zeros(4, np.float32))
+
+    def step(self, action: Array) -> tuple[float, bool]:
+        """Run one control step; return the package's reward, and whether the goal holds."""
+        self.observation, reward, _, _, info = self._environment.step(action)
+        return float(reward), bool(info["success"])
+
+    def seen_with_goal(self) -> Array:
+        """Return the observation with the goal's position also where it is hidden, float64 [39], for the expert."""
+        seen = self.observation.copy()
+        if not self._config.shows_goal:
+            seen[-3:] = self._environment._get_pos_goal()
+        return seen
+
+    def make_expert(self) -> Any:
+        """Return the package's scripted policy of the task; `get_action` takes an observation with the goal."""
+        return import_module("metaworld.policies").ENV_POLICY_MAP[self._name]()
+
+    def draw(self, camera: str, width: int, height: int) -> Array:
+        """Draw a picture uint8 [height, width, 3], top row first.
+
+        Raises:
+            Unavailable: the renderer's driver does not work.
+        """
+        renderer = self._renderers.get((width, height)) or self._make_renderer(width, height)
+        renderer.update_scene(self._environment.data, camera=camera)
+        picture = renderer.render()
+        return picture[::-1, ::-1] if self._config.closer and camera == "corner2" else picture
+
+    def close(self) -> None:
+        """Free the renderers and the environment."""
+        while self._renderers:
+            self._renderers.popitem()[1].close()
+        self._environment.close()
+
+    def _make_renderer(self, width: int, height: int) -> Any:
+        mujoco, model = import_module("mujoco"), self._environment.model
+        size = model.vis.global_
+        size.offwidth, size.offheight = max(size.offwidth, width), max(size.offheight, height)
+        with explain_driver_errors(self._config.renderer, ImportError, RuntimeError, mujoco.FatalError):
+            made = self._renderers[width, height] = mujoco.Renderer(model, height, width)
+        return made

@@ -1,0 +1,92 @@
+"""Episodes are those of MetaWorld's package, to the bit: observations, rewards, success, experts and pictures."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from embodied_rl.interfaces.sim import Array
+from embodied_rl_sims.metaworld.tasks import SUITES, TASKS
+from tests.support.environments import Call, run_inside
+
+pytestmark = pytest.mark.sim
+Found = dict[str, Array]
+
+CALLS: list[Call] = [
+    ("expert_episodes", {"tasks": list(TASKS), "seeds": [0, 7], "steps": 20, "numbered": False}),
+    ("expert_episodes", {"tasks": ["push", "door-open", "reach"], "seeds": [49, 3], "steps": 200, "numbered": True}),
+    ("suites", {}),
+    ("hidden_goal", {}),
+    ("pictures", {}),
+    ("light_physics", {"tasks": ["push", "drawer-open", "hammer", "box-close"], "steps": 40}),
+    ("settling", {}),
+]
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> list[Found]:
+    """All that this module needs of MetaWorld's environment, in one process, because importing it takes seconds."""
+    out = tmp_path_factory.mktemp("inside") / "arrays.npz"
+    return run_inside("metaworld", Path(__file__).with_name("inside.py"), out, CALLS)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("number", [0, 1])
+def test_experts_episodes_are_the_package_s(found: list[Found], number: int) -> None:
+    options = CALLS[number][1]
+    for task in options["tasks"]:
+        for seed in options["seeds"]:
+            ours, theirs = (found[number][f"{task}/{seed}/{who}"] for who in ("ours", "package"))
+            assert np.array_equal(ours, theirs), (task, seed)
+    assert len(found[number]) == 3 * len(options["tasks"]) * len(options["seeds"])
+
+
+def test_experts_reach_their_goals(found: list[Found]) -> None:
+    assert all(bool(found[1][f"{task}/{seed}/success"]) for task in ("push", "door-open", "reach") for seed in (49, 3))
+
+
+def test_suites_are_the_package_s(found: list[Found]) -> None:
+    assert {name: sorted(tasks.tolist()) for name, tasks in found[2].items()} == {
+        name: sorted(tasks) for name, tasks in SUITES.items()
+    }
+
+
+def test_a_hidden_goal_is_zeros_and_the_expert_still_knows_it(found: list[Found]) -> None:
+    seen = found[3]
+    assert np.array_equal(seen["hidden"], seen["package"])
+    assert np.array_equal(seen["hidden"][:-3], seen["visible"][:-3])
+    for kind in ("hidden", "hidden_seed"):
+        assert not seen[kind][-3:].any() and np.all(seen[kind.replace("hidden", "visible")][-2:] > 0)
+    assert np.array_equal(seen["hidden_expert"], seen["visible_expert"])
+
+
+@pytest.mark.parametrize("camera", ["corner2", "corner3"])
+def test_official_pictures_are_the_package_s(found: list[Found], camera: str) -> None:
+    seen = found[4]
+    assert np.ptp(seen[f"package_{camera}"]) > 50, "something is to be seen"
+    assert np.array_equal(seen[f"official_False_{camera}"], seen[f"package_{camera}"])
+
+
+def test_the_closer_camera_is_lerobot_s(found: list[Found]) -> None:
+    seen = found[4]
+    assert np.array_equal(seen["official_True_corner2_later"], seen["moved_corner2"])
+    assert np.array_equal(seen["official_True_corner3"], seen["official_False_corner3"]), "other cameras stay"
+
+
+def test_light_pictures_show_the_same(found: list[Found]) -> None:
+    light, official = (found[4][f"{kind}_True_corner2"].astype(float) for kind in ("light", "official"))
+    assert 0 < np.abs(light - official).mean() < 12
+    same, mirrored = (np.corrcoef(light.ravel(), each.ravel())[0, 1] for each in (official, official[:, ::-1]))
+    assert same > 0.9 > mirrored
+
+
+def test_light_rendering_changes_no_bit_of_physics(found: list[Found]) -> None:
+    for task in CALLS[5][1]["tasks"]:
+        assert np.array_equal(found[5][f"{task}_light"], found[5][f"{task}_official"]), task
+        assert found[5][f"{task}_light_faces"] < 0.2 * found[5][f"{task}_official_faces"]
+
+
+def test_settling_steps_are_no_part_of_the_episode(found: list[Found]) -> None:
+    seen = found[6]
+    assert np.array_equal(seen["ours"], seen["package"]) and seen["clock"] == 0
+    assert seen["truncated"].all() and seen["steps"].tolist() == [2]
