@@ -1,9 +1,9 @@
 """Comparison of algorithms from the same start: success after equally many episodes, and after equal time.
 
-Each algorithm runs with the same environments and its own settings in `configs/algo`, and makes as many decisions, but for
-those that learn from replay, which may have a number of their own. `embodied_rl.benchmarks.arms` says how the runs take
-place. Success is that of the deployed policy in the evaluations
-during training, whose episodes are never trained on, and of the best checkpoint on the episodes of the report.
+Each algorithm runs with the same environments and its own settings in `configs/algo`, and makes as many decisions, but
+for those that learn from replay, which may have a number of their own. `embodied_rl.benchmarks.arms` says how the runs
+take place. Success is that of the deployed policy in the evaluations during training, whose episodes are never trained
+on, and of the best checkpoint on the episodes of the report.
 """
 
 from collections.abc import Mapping, Sequence
