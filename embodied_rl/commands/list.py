@@ -24,7 +24,7 @@ _KINDS = {
     "rewards": ("scorers", "reward"),
     "loggers": ("loggers", "logger"),
 }
-SECTIONS = (*_KINDS, "prompts", "plans", "benchmarks", "robots", "experiments", "tasks")
+SECTIONS = (*_KINDS, "prompts", "plans", "benchmarks", "recipes", "robots", "experiments", "tasks")
 
 
 def list_choices(words: Sequence[str]) -> int:
@@ -77,7 +77,7 @@ def _list_rows(section: str, config_dir: Path | None) -> list[tuple[str, ...]]:
         return [(item.name, f"embodied-rl {item.command}", item.summary) for item in list_experiments(config_dir)]
     if section == "prompts":
         return list(list_prompts().items())
-    if section in ("plans", "benchmarks", "robots"):
+    if section in ("plans", "benchmarks", "recipes", "robots"):
         return [(item.name, item.summary) for item in list_options(section.removesuffix("s"), config_dir)]
     kind, group = _KINDS[section]
     paths, chosen = plugins.list_plugins(kind), list_options(group, config_dir)

@@ -186,19 +186,20 @@ def check_override(text: str, sweep: bool) -> None:
 
 
 def drop_keys_of_other_algorithm(mapping: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """Remove keys of `algo` that a typed experiment sets and a typed `algo=<name>` does not have; print which.
+    """Remove keys of `algo` that a typed experiment or recipe sets and a typed `algo=<name>` lacks; print which.
 
     Typed keys stay, so that a misspelt one is refused.
     """
     typed = dict(override.split("=", 1) for override in overrides if "=" in override)
     node = mapping.get("algo")
-    if not typed.keys() >= {"experiment", "algo"} or not (isinstance(node, dict) and isinstance(node.get("name"), str)):
+    group = next((group for group in ("recipe", "experiment") if group in typed), None)
+    if group is None or "algo" not in typed or not (isinstance(node, dict) and isinstance(node.get("name"), str)):
         return mapping
     kinds = (AlgoNode, plugins.find_plugin(AlgoNode.kind, node["name"]).Config)
     kept = {item.name for kind in kinds for item in fields(kind)}
     kept |= {key.split(".")[1] for key in typed if key.startswith("algo.")}
     if dropped := ", ".join(f"algo.{key}" for key in node if key not in kept):
-        text = f"algo={typed['algo']} has no {dropped}, set by experiment={typed['experiment']}: ignored."
+        text = f"algo={typed['algo']} has no {dropped}, set by {group}={typed[group]}: ignored."
         print(text, file=sys.stderr)
     return {**mapping, "algo": {key: value for key, value in node.items() if key in kept}}
 
@@ -292,7 +293,8 @@ def compose_config(
         initialize_config_dir(config_dir=str(find_config_folder()), version_base="1.3", job_name="embodied-rl"),
     ):
         composed = hydra_compose(name, hydra_overrides, return_hydra_config=True)
-        choice = OmegaConf.select(composed, "hydra.runtime.choices.experiment")
+        choices = OmegaConf.select(composed, "hydra.runtime.choices")
+        choice = choices.get("recipe") or choices.get("experiment")
         return make_plain(OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"]), choice)
 
 

@@ -30,7 +30,7 @@ from embodied_rl.training.final_report import PAGE
 from embodied_rl.training.loop import train
 from embodied_rl.training.planner import plan_selection, stored
 from embodied_rl.training.replay_checks import check_preload
-from embodied_rl.training.run_checks import check_run, find_random_weights
+from embodied_rl.training.run_checks import check_run, check_settings, check_size, find_random_weights
 from embodied_rl.training.worker_pool import rank_timeout
 
 
@@ -73,16 +73,27 @@ def train_run(config: TrainConfig, folder: RunFolder) -> None:
 
 
 def check_start(config: TrainConfig) -> list[tuple[str, str]]:
-    """Check that a run can start or continue, without creating any file; return what it would need, as rows of text."""
-    if config.resume is None:
-        config = resolve_device(name_judge(config))
-        known = config if config.plan.allocation == "auto" else count_workers(config)
-        size = check_run(known)
-        warn_unvalidated_scorer(config)
-        missing = find_random_weights(known.policy, size.held.weights)
-        return [*size.describe(), *([] if missing is None else [("missing", missing)])]
-    read_run_to_resume(config)
-    return []
+    """Check that a run can start or continue, without creating any file; return what it would need, as rows of text.
+
+    A large network without a checkpoint may also be too large for this machine: a recipe is looked at before it is run
+    elsewhere.
+    """
+    if config.resume is not None:
+        read_run_to_resume(config)
+        return []
+    config = resolve_device(name_judge(config))
+    known = config if config.plan.allocation == "auto" else count_workers(config)
+    size = check_settings(known)
+    warn_unvalidated_scorer(config)
+    missing = find_random_weights(known.policy, size.held.weights)
+    rows = [*size.describe(), *([] if missing is None else [("missing", missing)])]
+    try:
+        check_size(known, size)
+    except UserError as error:
+        if missing is None:
+            raise
+        rows.append(("too small", str(error)))
+    return rows
 
 
 def name_judge(config: TrainConfig) -> TrainConfig:

@@ -189,14 +189,33 @@ def count_decision_bytes(actor: Actor, rows: int, config: TrainConfig, extras: C
 
 
 def check_run(config: TrainConfig) -> RunSize:
-    """Check a new run's configuration, before its folder is created and its ranks start; return its memory needs.
+    """Check a new run, before its folder is created and its ranks start; return its memory needs.
+
+    Raises:
+        UserError: see `check_settings`; or the run is too large for this machine.
+    """
+    size = check_settings(config)
+    check_size(config, size)
+    return size
+
+
+def check_size(config: TrainConfig, size: RunSize) -> None:
+    """Check that memory and disk of this machine suffice for a run; raise `UserError` otherwise."""
+    check_memory(config, build.find_method(config.algo).needs, size)
+    check_disk(config, size)
+    if size.device is not None:
+        check_device(size.device, config, advise(config))
+
+
+def check_settings(config: TrainConfig) -> RunSize:
+    """Check a new run's configuration, without asking whether this machine is large enough; return its memory needs.
 
     Networks are built without their weights; see `embodied_rl.assembly.build`.
 
     Raises:
         UserError: the algorithm does not learn from rollouts, ranks would have to share groups, segments would split a
-            decision, the simulator lacks a task, the checkpoint is damaged or of another network, a large network has
-            none, or the run is too large for this machine; or nothing can be trained with this `policy.delay`.
+            decision, the simulator lacks a task, the checkpoint is damaged or of another network; or nothing can be
+            trained with this `policy.delay`.
     """
     needs = build.find_method(config.algo).needs
     if needs.learns_from == "replay":
@@ -234,10 +253,6 @@ def check_run(config: TrainConfig) -> RunSize:
     check_rollout_delay(config.policy.delay, config.policy.executed, spec, config.sim.options.get("inference_delay"))
     if needs.learns_from == "rollouts":
         check_minibatch(config, needs, size.rows)
-    check_memory(config, needs, size)
-    check_disk(config, size)
-    if size.device is not None:
-        check_device(size.device, config, advise(config))
     return size
 
 

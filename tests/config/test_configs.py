@@ -1,5 +1,6 @@
 """Every YAML file of the package composes, freezes, names existing plug-ins, and stays short."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -95,7 +96,7 @@ def test_only_known_groups_and_commands_have_files() -> None:
         item.config for item in list_commands().values() if item.config
     }
     folders = {"sim", "policy", "algo", "curriculum", "reward", "logger", "plan", "benchmark", "experiment", "robot"}
-    assert {path.name for path in find_config_folder().iterdir() if path.is_dir()} == folders
+    assert {path.name for path in find_config_folder().iterdir() if path.is_dir()} == folders | {"recipe"}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -105,6 +106,34 @@ def test_names_not_paths(path: Path) -> None:
     assert "_target_" not in text and "${eval" not in text
 
 
-@pytest.mark.parametrize("path", sorted(find_config_folder().glob("experiment/*.yaml")), ids=lambda path: path.stem)
-def test_experiments_are_short(path: Path) -> None:
+@pytest.mark.parametrize(
+    "path", [path for path in FILES if path.parent.name in ("experiment", "recipe")], ids=lambda path: path.stem
+)
+def test_experiments_and_recipes_are_short(path: Path) -> None:
     assert len(path.read_text().splitlines()) <= 15
+
+
+RECIPES = [path for path in FILES if path.parent.name == "recipe" or path.stem.endswith("_pi_rl")]
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_every_number_of_a_recipe_has_its_source(path: Path) -> None:
+    """A comment on its line names a source that the head of the file explains."""
+    lines = path.read_text().splitlines()
+    known = set(re.findall(r"\b([A-Z]): (?:arXiv|RLinf)", " ".join(line for line in lines if line.startswith("#"))))
+    assert known
+    for line in lines:
+        setting, _, source = line.partition(" #")
+        if not line.startswith("#") and re.search(r": *[\d.]", setting):
+            assert re.match(r" ([A-Z])\b", source) and source[1] in known, line
+
+
+def test_a_recipe_names_its_run_and_sets_the_published_settings() -> None:
+    config = frozen("train", "recipe=pi05_libero_10")
+    assert config.run.experiment == "pi05_libero_10"
+    assert (config.sim.options["suite"], config.policy.name, config.policy.executed) == ("libero_10", "pi05", 10)
+    assert config.algo.sampler.denoise_steps == 5 and config.algo.options["lr"] == 5e-6
+    rows = config.sim.num_envs * config.train.decisions
+    assert rows == 64 * 8 * 480 // 10, "environments × rollout epochs × steps / executed actions"
+    other = frozen("train", "recipe=pi0_libero_spatial_lora", "algo=grpo")
+    assert other.algo.name == "grpo" and other.run.experiment == "pi0_libero_spatial_lora"

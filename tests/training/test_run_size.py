@@ -103,14 +103,22 @@ SIZES = [
         "[memory-processes]",
     ),
     (["plan=colocated", "plan.slices=16"], "sim.num_envs=8 cannot be divided", "Try sim.num_envs=32"),
-    (["policy.width=100000000"], "embodied-rl list policies pocket", "[memory-networks]"),
-    (["policy.horizon=1000000000"], "parameters", "[memory-networks]"),
     (["train.final_episodes=1000000000"], "train.final_episodes must be at most 1000000", ""),
     (["segments=2"], "segments=2 has an effect only with mode=stream", ""),
     (["staleness=2"], "staleness=2 has an effect only with mode=async", ""),
     (["policy.lora.rank=2"], "policy.lora.rank=2 has an effect only with policy.train=lora", ""),
     (["mode=stream", "segments=1000", "plan=colocated"], "train.decisions=3", "[decisions-not-divisible]"),
 ]
+
+
+@pytest.mark.parametrize(
+    ("word", "problem"),
+    [("policy.width=100000000", "embodied-rl list policies pocket"), ("policy.horizon=1000000000", "parameters")],
+)
+def test_impossible_networks_are_refused_at_the_start(typed: Callable[..., Any], word: str, problem: str) -> None:
+    kept = [each for each in (*SMALL, *REACHING) if each.partition("=")[0] != word.partition("=")[0]]
+    code, _, err = typed("train", *kept, word)
+    assert code == 2 and problem in err and "[memory-networks]" in err, err
 
 
 @pytest.mark.thorough
@@ -201,3 +209,14 @@ def test_networks_that_do_not_fit_are_refused(typed: Callable[..., Any], monkeyp
     kept = [word for word in SMALL if "width" not in word]
     code, _, err = typed("train", *kept, *REACHING, "policy.width=2048", "plan.ranks=2", "--dry-run")
     assert code == 2 and "on each of 2 ranks" in err and "plan.ranks=1" in err and "[memory-networks]" in err, err
+
+
+def test_a_large_policy_without_a_checkpoint_can_be_looked_at_on_a_small_machine(
+    typed: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_checks, "find_machine_bytes", lambda: 200_000_000)
+    monkeypatch.setattr(run_checks, "LARGEST_NEW", 1e6)
+    code, out, err = typed("train", *SMALL, *REACHING, "policy.width=2048", "--dry-run")
+    assert code == 0 and "missing" in out and "too small" in out and "this machine has 200 MB" in out, err
+    code, out, err = typed("train", *SMALL, *REACHING, "policy.width=2048")
+    assert code == 2 and "[memory-networks]" in err, err
