@@ -22,6 +22,7 @@ from embodied_rl.config.assets import find_asset
 from embodied_rl.deployment.policy_client.client import PolicyClient
 from embodied_rl.deployment.policy_client.wire import pack
 from embodied_rl.interfaces.sim import Observation
+from embodied_rl.policy_server import served
 from tests.support.faulty_policy_server import faulty_server
 from tests.support.refusals import refuses
 
@@ -189,3 +190,9 @@ def test_an_evaluation_is_refused(arguments: list[str], said: str, capsys: pytes
 def test_play_asks_no_server() -> None:
     with refuses("policy-not-a-file"):
         find_policy_file("ws://127.0.0.1:9")
+
+
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(served, "find_spec", lambda name: None)
+    with refuses("package-missing", "embodied-rl[serve]"):
+        served.check_settings(served.PolicyServerSettings())

@@ -28,7 +28,7 @@ from embodied_rl.runs.metrics_file import MetricsWriter, read_metrics
 from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.schema import PolicyNode, SimNode, TrainConfig
 from embodied_rl.schema.config_file import load_config
-from embodied_rl.system.untrusted_files import check_inside, check_name, parse_json, shorten
+from embodied_rl.system.untrusted_files import check_inside, check_name, name_file, parse_json, shorten
 from embodied_rl.training.planner.costs import CostFile
 from embodied_rl.training.planner.stored import expand_stored_plan
 from tests.support import building_checkpoints as building
@@ -332,3 +332,10 @@ def test_text_that_is_no_json(text: str | bytes) -> None:
 
 def test_a_reason_is_one_short_line() -> None:
     assert shorten(ValueError("a\n  b\x1b.")) == "a b?" and len(shorten(ValueError("x" * 999))) < 210
+
+
+@pytest.mark.parametrize("message", ["no number", "mine.json: no number"])
+def test_a_file_is_named_once(message: str) -> None:
+    with pytest.raises(UserError) as caught, name_file(Path("mine.json")):
+        raise UserError(message, code="value-invalid")
+    assert (str(caught.value), caught.value.code) == ("mine.json: no number", "value-invalid")

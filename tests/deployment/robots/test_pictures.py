@@ -74,8 +74,10 @@ def test_area_is_the_mean_of_what_a_pixel_covers() -> None:
 def test_crop_keeps_the_middle_and_stretch_keeps_all() -> None:
     crop = CameraEntry("front", "front", 6, 6, resize="area", fit="crop")
     assert np.array_equal(read_picture(make_image(RGB, "rgb8"), crop), RGB[:, 1:7])
-    high = CameraEntry("front", "front", 3, 8, resize="area", fit="crop")
-    assert read_picture(make_image(RGB[:, :4], "rgb8"), high).shape == (3, 8, 3)
+    wide = CameraEntry("front", "front", 2, 4, resize="area", fit="crop")
+    assert np.array_equal(read_picture(make_image(RGB[:, :4], "rgb8"), wide), RGB[2:4, :4])
+    larger = CameraEntry("front", "front", 3, 8, resize="area", fit="crop")
+    assert read_picture(make_image(RGB[:, :4], "rgb8"), larger).shape == (3, 8, 3)
     stretch = CameraEntry("front", "front", 6, 4, resize="area", fit="stretch")
     mean = RGB.reshape(6, 4, 2, 3).mean(axis=2)
     assert np.abs(read_picture(make_image(RGB, "rgb8"), stretch) - mean).max() <= 0.5001

@@ -50,6 +50,11 @@ def test_all_others_are_listed_from_fast_to_slow():
     assert len(times) + 1 == len(list(list_allocations(Resources(4), Workload(64, 24))))
 
 
+def test_above_sixteen_divisors_of_the_cores_and_powers_of_two_are_tried():
+    ranks = {plan.ranks for plan in list_allocations(Resources(36), Workload(36 * 17 * 32, 24))}
+    assert {16, 17, 18, 32, 36} & ranks == {16, 18, 32, 36}
+
+
 def test_groups_stay_in_one_simulator():
     for plan in list_allocations(Resources(4), Workload(64, 24), group_size=8):
         assert 64 // (plan.ranks * max(1, plan.slices * plan.workers)) % 8 == 0
