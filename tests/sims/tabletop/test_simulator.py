@@ -195,6 +195,8 @@ def test_privileged_state_says_where_things_are(make) -> None:
     np.testing.assert_allclose(shown, 8 * (others - middle), atol=1e-6)
     assert [truth[f"is_{family}"] for family in FAMILIES] == [float(family == "put") for family in FAMILIES]
     assert truth["clock"] == 0
+    later = tabletop.step(np.zeros((1, 3, 4), np.float32), [None]).observation.privileged[0]
+    assert later[tabletop.spec.privileged_names.index("clock")] == pytest.approx(3 / tabletop.spec.horizon)
 
 
 def test_moves_are_metres(make) -> None:
