@@ -20,33 +20,36 @@ def build(**options: Any) -> MetaWorld:
     return MetaWorld(MetaWorldConfig(**{"renderer": RENDERER, "terminate_on_success": False, **options}), 1)
 
 
-def expert_episodes(tasks: list[str], seeds: list[int], steps: int, numbered: bool) -> dict[str, Array]:
-    """Each task's expert in the package's own loop and in ours: observations, rewards, success; ours reuse scenes.
+def expert_episodes(tasks: list[str], seed: int, steps: int, numbered: bool) -> dict[str, Array]:
+    """Each task's expert in the package's own loop and in ours: observations, rewards, success, actions.
+
+    Ours runs the episode in a scene that has been used before, for an episode with another goal.
 
     Args:
         tasks: names of tasks.
-        seeds: of the drawn goals, or the numbers of the numbered ones.
+        seed: of the drawn goal, or the number of the numbered one.
         steps: control steps at most; an episode also ends 5 steps after its first success.
-        numbered: whether goals are numbered.
+        numbered: whether the goal is numbered.
     """
-    simulator = build(tasks=tasks, observations="state", keep=len(tasks))
+    simulator = build(tasks=tasks, observations="state", keep=0)
     expert, found = simulator.expert(), {}
-    for seed in seeds:  # so that each scene is used again after episodes of other goals
-        for task, name in enumerate(tasks):
-            theirs = package_episode(name, seed, steps, numbered)
-            episode = [Episode(0, task, 99, initial_state=seed) if numbered else Episode(0, task, seed)]
-            states, rest = [simulator.reset(episode).state[0]], []
-            for _ in range(len(theirs["reward"])):
-                result = simulator.step(expert()[:, None], episode)
-                states.append(result.observation.state[0])
-                rest.append((result.reward[0, 0], result.success[0, 0], *result.executed[0, 0]))
-            found[f"{name}/{seed}/ours"] = np.concatenate([np.ravel(states), np.ravel(rest)])
-            actions = theirs["actions"].astype(np.float32)
-            theirs_rest = np.column_stack([theirs["reward"].astype(np.float32), theirs["success"], actions])
-            found[f"{name}/{seed}/package"] = np.concatenate(
-                [np.ravel(theirs["states"].astype(np.float32)), np.ravel(theirs_rest)]
-            )
-            found[f"{name}/{seed}/success"] = theirs["success"].any()
+    for task, name in enumerate(tasks):
+        theirs = package_episode(name, seed, steps, numbered)
+        simulator.reset([Episode(0, task, seed + 1)])
+        for _ in range(3):
+            simulator.step(expert()[:, None], [Episode(0, task, seed + 1)])
+        episode = [Episode(1, task, 99, initial_state=seed) if numbered else Episode(1, task, seed)]
+        states, rest = [simulator.reset(episode).state[0]], []
+        for _ in range(len(theirs["reward"])):
+            result = simulator.step(expert()[:, None], episode)
+            states.append(result.observation.state[0])
+            rest.append((result.reward[0, 0], result.success[0, 0], *result.executed[0, 0]))
+        found[f"{name}/ours"] = np.concatenate([np.ravel(states), np.ravel(rest)])
+        columns = [theirs["reward"].astype(np.float32), theirs["success"], theirs["actions"].astype(np.float32)]
+        found[f"{name}/package"] = np.concatenate(
+            [np.ravel(theirs["states"].astype(np.float32)), np.ravel(np.column_stack(columns))]
+        )
+        found[f"{name}/success"] = theirs["success"].any()
     return found
 
 

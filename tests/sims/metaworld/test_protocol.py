@@ -13,8 +13,8 @@ pytestmark = pytest.mark.sim
 Found = dict[str, Array]
 
 CALLS: list[Call] = [
-    ("expert_episodes", {"tasks": list(TASKS), "seeds": [0, 7], "steps": 20, "numbered": False}),
-    ("expert_episodes", {"tasks": ["push", "door-open", "reach"], "seeds": [49, 3], "steps": 200, "numbered": True}),
+    ("expert_episodes", {"tasks": list(TASKS), "seed": 7, "steps": 20, "numbered": False}),
+    ("expert_episodes", {"tasks": ["push", "door-open", "reach"], "seed": 49, "steps": 200, "numbered": True}),
     ("suites", {}),
     ("hidden_goal", {}),
     ("pictures", {}),
@@ -30,19 +30,15 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[Found]:
     return run_inside("metaworld", Path(__file__).with_name("inside.py"), out, CALLS)
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("number", [0, 1])
 def test_experts_episodes_are_the_package_s(found: list[Found], number: int) -> None:
-    options = CALLS[number][1]
-    for task in options["tasks"]:
-        for seed in options["seeds"]:
-            ours, theirs = (found[number][f"{task}/{seed}/{who}"] for who in ("ours", "package"))
-            assert np.array_equal(ours, theirs), (task, seed)
-    assert len(found[number]) == 3 * len(options["tasks"]) * len(options["seeds"])
+    for task in CALLS[number][1]["tasks"]:
+        ours, theirs = found[number][f"{task}/ours"], found[number][f"{task}/package"]
+        assert np.array_equal(ours, theirs) and len(ours) > 39 * 10, task
 
 
 def test_experts_reach_their_goals(found: list[Found]) -> None:
-    assert all(bool(found[1][f"{task}/{seed}/success"]) for task in ("push", "door-open", "reach") for seed in (49, 3))
+    assert all(bool(found[1][f"{task}/success"]) for task in CALLS[1][1]["tasks"])
 
 
 def test_suites_are_the_package_s(found: list[Found]) -> None:
