@@ -20,6 +20,7 @@ from tests.support.refusals import refuses
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        ({"id": "os.path:Reach-v1"}, "sim.id=Reach-v1 sim.package=os.path"),
         ({"image_size": 0}, "sim.image_size=0"),
         ({"horizon": 0}, "sim.horizon=0"),
         ({"control_hz": 0.0}, "sim.control_hz"),
