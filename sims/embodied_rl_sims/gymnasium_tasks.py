@@ -70,6 +70,8 @@ class TabletopVectorEnv(VectorEnv[Any, Any, Any]):
         ):
             if value not in known:
                 raise UserError(f"{ID}: {name}={value} is none of {', '.join(map(str, known))}.", code="choice-unknown")
+        if observations == "state":
+            options = {"image_size": 1} | options  # the tabletop always casts a picture
         self._simulator = Tabletop(TabletopConfig(progress=reward == "progress", **options), num_envs)
         self.num_envs, self.render_mode, spec = num_envs, render_mode, self._simulator.spec
         self.metadata = {
