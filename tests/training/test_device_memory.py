@@ -140,7 +140,13 @@ def test_ranks_share_gpus_in_turn(a_gpu: Callable[..., None], monkeypatch: pytes
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("gigabytes", "words", "least"), [(141, (), 512), (80, (), 512), (40, (), 100), (24, (), 50)])
+@pytest.mark.parametrize(
+    ("gigabytes", "words", "least"),
+    [
+        pytest.param(141, (), 512, marks=pytest.mark.slow), (80, (), 512),
+        pytest.param(40, (), 100, marks=pytest.mark.slow), (24, (), 50),
+    ],
+)  # fmt: skip
 def test_pi05_at_full_size_fits_one_gpu_by_default(
     typed: Callable[..., Any], a_gpu: Callable[[float], None], gigabytes: float, words: tuple[str, ...], least: int
 ) -> None:
@@ -156,8 +162,8 @@ def test_pi05_at_full_size_fits_one_gpu_by_default(
 
 REFUSED = [
     (24, ("policy.precision=float32",), "policy.precision=bfloat16"),
-    (40, ("algo.micro_batch=512",), "algo.micro_batch=512"),
-    (40, ("policy.train=full",), "policy.train=expert or lora"),
+    pytest.param(40, ("algo.micro_batch=512",), "algo.micro_batch=512", marks=pytest.mark.slow),
+    pytest.param(40, ("policy.train=full",), "policy.train=expert or lora", marks=pytest.mark.slow),
 ]
 
 

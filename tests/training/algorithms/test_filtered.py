@@ -177,7 +177,7 @@ def test_a_restored_learner_goes_on_with_the_same_bits() -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("sign", [1, pytest.param(-1, marks=pytest.mark.slow)])
 def test_the_deployed_policy_learns_to_succeed(sign: int) -> None:
     """It points to a side with success or with failure as the filter: with the latter it must get worse."""
     actor, envs = make_actor(), 64
