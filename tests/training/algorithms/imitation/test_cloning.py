@@ -90,6 +90,21 @@ def test_each_row_is_encoded_once_for_all_of_its_draws() -> None:
     torch.testing.assert_close(loss, torch.stack(each).mean())
 
 
+@pytest.mark.parametrize("draws", [1, 4])
+def test_errors_count_by_the_weight_of_their_row(draws: int) -> None:
+    oracle, actions = Oracle(mean=0.1, std=0.5), torch.randn(3, 2, 4)
+    inputs = PolicyInput({}, torch.zeros(3, 1), torch.zeros(3, 1, dtype=torch.int64))
+
+    def loss(*weight: float) -> float:
+        generator = torch.Generator().manual_seed(3)
+        given = torch.tensor(weight)
+        return float(conditional_flow_matching_loss(oracle, inputs, actions, generator, None, draws, weight=given))
+
+    each = [loss(*row) for row in torch.eye(3).tolist()]
+    assert min(each) > 0 and loss(1, 1, 1) == pytest.approx(sum(each))
+    assert loss(0.5, 3, 2) == pytest.approx(0.5 * each[0] + 3 * each[1] + 2 * each[2])
+
+
 def spots(rows: int) -> tuple[PolicyInput, Tensor, Tensor]:
     """Images with one bright spot; where it is, in -1…1; and chunks that point there, or away when told "left"."""
     random = np.random.default_rng(0)
