@@ -13,6 +13,7 @@ Actions are in -1 … 1: the move of the commanded tool position along each axis
 """
 
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any, Literal
 
 import gymnasium
@@ -29,6 +30,9 @@ from embodied_rl_sims.tabletop.settings import spec_of
 ID = "embodied_rl/Tabletop-v1"
 FAR = 100.0
 """Bound of states: metres, some multiplied by up to 14, of places in reach of the arm."""
+
+_FIXED = {"progress", "goals", "inference_delay", "terminate_on_success"}
+"""Settings of the tabletop that these environments set themselves, or have no meaning for."""
 
 
 class TabletopVectorEnv(VectorEnv[Any, Any, Any]):
@@ -61,6 +65,8 @@ class TabletopVectorEnv(VectorEnv[Any, Any, Any]):
         render_mode: Literal["rgb_array"] | None = None,
         **options: Any,
     ) -> None:
+        if unknown := set(options) - {field.name for field in fields(TabletopConfig)} | options.keys() & _FIXED:
+            raise UserError(f"{ID} has no setting {', '.join(sorted(unknown))}.", code="key-unknown")
         for name, value, known in (
             ("observations", observations, ("rgb", "state")),
             ("reward", reward, ("success", "progress")),
@@ -104,8 +110,8 @@ class TabletopVectorEnv(VectorEnv[Any, Any, Any]):
         if result.final_observation is not None:
             last = result.final_observation
             ended = [self._episodes[row] for row in result.ended]
-            told = self._describe(last, result.success[result.ended, 0])
-            final = self._gather_final(result.ended, self._observe(last, ended), told)
+            info = self._describe(last, result.success[result.ended, 0])
+            final = self._gather_final(result.ended, self._observe(last, ended), info)
         for row in result.ended:
             self._episodes[row] = following[row]
         self._note_progress(result.observation.select(result.ended), result.ended)
@@ -123,9 +129,16 @@ class TabletopVectorEnv(VectorEnv[Any, Any, Any]):
         self._simulator.close()
 
     def _run(self, actions: Any, following: Sequence[Episode | None]) -> tuple[StepResult, Array]:
-        """Run one control step; return its result and rewards, float64 [n]."""
-        chunk = np.asarray(actions, np.float32).reshape(self.num_envs, 1, -1) * self._scale
-        result = self._simulator.step(chunk, following)
+        """Run one control step of actions [n, A]; return its result and rewards, float64 [n]."""
+        if not self._episodes:
+            raise UserError(f"{ID}: an episode must begin before a step: call reset.", code="reset-needed")
+        given = np.asarray(actions, np.float32)
+        if given.shape != self.action_space.shape:
+            raise UserError(
+                f"{ID}: actions have the shape {list(given.shape)}, not {list(self.action_space.shape or ())}.",
+                code="action-shape",
+            )
+        result = self._simulator.step(given[:, None] * self._scale, following)
         if self._reward == "success":
             return result, result.reward[:, 0].astype(np.float64)
         assert result.observation.progress is not None
@@ -167,10 +180,10 @@ class TabletopVectorEnv(VectorEnv[Any, Any, Any]):
         return {"image": seen.images[self._simulator.spec.cameras[0].name], "state": seen.state, "task": tasks}
 
     def _describe(self, seen: Observation, success: Array) -> dict[str, Any]:
-        told: dict[str, Any] = {"instruction": np.array(seen.instruction, object), "success": success}
-        return told if seen.progress is None else told | {"progress": seen.progress}
+        info: dict[str, Any] = {"instruction": np.array(seen.instruction, object), "success": success}
+        return info if seen.progress is None else info | {"progress": seen.progress}
 
-    def _gather_final(self, ended: Array, observed: Any, told: dict[str, Any]) -> dict[str, Any]:
+    def _gather_final(self, ended: Array, observed: Any, info: dict[str, Any]) -> dict[str, Any]:
         """Return `final_obs` and `final_info` as Gymnasium's own vector environments have them, with their masks."""
         mask = np.zeros(self.num_envs, bool)
         mask[ended] = True
@@ -178,7 +191,7 @@ class TabletopVectorEnv(VectorEnv[Any, Any, Any]):
         for place, row in enumerate(ended):
             last[row] = {key: value[place] for key, value in observed.items()} if not self._state else observed[place]
         spread = {}
-        for key, values in told.items():
+        for key, values in info.items():
             column = np.zeros(self.num_envs, values.dtype)
             column[ended] = values
             spread |= {key: column, f"_{key}": mask}
@@ -202,12 +215,14 @@ class TabletopEnv(gymnasium.Env[Any, Array]):
         return self._first(seen), self._first(info)
 
     def step(self, action: Array) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Run one control step."""
+        """Run one control step; after an episode's end `reset` must come first."""
         one = self._one
-        result, reward = one._run(action, [None])
+        result, reward = one._run(np.asarray(action)[None], [None])
         seen = result.observation if result.final_observation is None else result.final_observation
         info = self._first(one._describe(seen, result.success[:, 0]))
         observed = self._first(one._observe(seen, one._episodes))
+        if result.final_observation is not None:
+            one._episodes = []
         return observed, float(reward[0]), bool(result.terminated[0]), bool(result.truncated[0]), info
 
     def render(self) -> Array | None:

@@ -31,6 +31,12 @@ def kind_of(name: str, **options: object) -> SimulatorKind:
 
 
 ROOT = Path(__file__).parents[2]
+CONTRACT = (
+    "episodes_run_to_their_end", "observations_stay_as_they_were", "actions_are_clipped",
+    "parked_environments_do_nothing", "final_observations_belong_to_the_episode_that_ended",
+    "neighbours_change_nothing",
+)  # fmt: skip
+"""The checks of `embodied_rl.testing.simulator_contract` for a simulator without snapshots."""
 Call = tuple[str, dict[str, Any]]
 """A function of a test folder's `inside.py`, and its arguments."""
 

@@ -10,7 +10,7 @@ import pytest
 from embodied_rl.interfaces.sim import Unavailable
 from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.testing.simulator_contract import Check, check_spec
-from tests.support.environments import kind_of
+from tests.support.environments import CONTRACT, kind_of
 
 pytestmark = pytest.mark.sim
 HORIZON = 4
@@ -62,17 +62,7 @@ def check(kind: SimulatorKind) -> Iterator[Check]:
     lender.close()
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "episodes_run_to_their_end",
-        "observations_stay_as_they_were",
-        "actions_are_clipped",
-        "parked_environments_do_nothing",
-        "final_observations_belong_to_the_episode_that_ended",
-        "neighbours_change_nothing",
-    ],
-)
+@pytest.mark.parametrize("name", CONTRACT)
 def test_contract(check: Check, name: str) -> None:
     getattr(check, name)()
 

@@ -1,4 +1,4 @@
-"""MetaWorld's settings, and its contract in a worker of its own environment."""
+"""MetaWorld's settings, and its contract in a worker process with its own Python environment."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +10,7 @@ from embodied_rl.interfaces.sim import Episode
 from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.testing.simulator_contract import Check, check_spec
 from embodied_rl_sims.metaworld import MetaWorld, MetaWorldConfig
-from tests.support.environments import kind_of
+from tests.support.environments import CONTRACT, kind_of
 from tests.support.refusals import refuses
 
 ROOT = Path(__file__).parents[3]
@@ -74,17 +74,7 @@ def check(kind: SimulatorKind) -> Iterator[Check]:
 
 
 @pytest.mark.sim
-@pytest.mark.parametrize(
-    "name",
-    [
-        "episodes_run_to_their_end",
-        "observations_stay_as_they_were",
-        "actions_are_clipped",
-        "parked_environments_do_nothing",
-        "final_observations_belong_to_the_episode_that_ended",
-        "neighbours_change_nothing",
-    ],
-)
+@pytest.mark.parametrize("name", CONTRACT)
 def test_contract(check: Check, name: str) -> None:
     getattr(check, name)()
 

@@ -133,6 +133,33 @@ def test_unknown_choices_are_refused(options: dict[str, Any], part: str) -> None
         tasks.TabletopEnv(**options)
 
 
+@pytest.mark.parametrize("key", ["goals", "progress", "horizont"])
+def test_settings_that_have_no_meaning_are_refused(key: str) -> None:
+    with refuses("key-unknown", key):
+        tasks.TabletopEnv(**{key: 2})
+
+
+@pytest.mark.parametrize("shape", [(2, 1), (1, 4), (4,), (8,), (2, 1, 4)])
+def test_actions_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
+    environments = tasks.TabletopVectorEnv(2, observations="state")
+    environments.reset(seed=0)
+    with refuses("action-shape", list(shape)):
+        environments.step(np.zeros(shape, np.float32))
+
+
+def test_a_step_without_an_episode_is_refused() -> None:
+    environments, still = tasks.TabletopVectorEnv(2, observations="state"), np.zeros(4, np.float32)
+    with refuses("reset-needed"):
+        environments.step(np.stack([still, still]))
+    environment = tasks.TabletopEnv(observations="state", horizon=1)
+    environment.reset(seed=0)
+    assert environment.step(still)[3]
+    with refuses("reset-needed"):
+        environment.step(still)
+    environment.reset(seed=0)
+    assert environment.step(still)[3]
+
+
 def test_pictures_are_drawn_on_request() -> None:
     environment = make(render_mode="rgb_array", image_size=16)
     environment.reset(seed=0)
