@@ -169,13 +169,15 @@ REFUSED = [
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("gigabytes", "words", "named"), REFUSED)
-def test_a_run_that_does_not_fit_is_refused_with_settings_that_do(
+def test_a_run_that_does_not_fit_is_told_with_settings_that_do(
     typed: Callable[..., Any], a_gpu: Callable[[float], None], gigabytes: float, words: tuple[str, ...], named: str
 ) -> None:
+    """A dry run without a checkpoint may be for another machine: it tells. The run itself is refused."""
     pytest.importorskip("transformers")
     a_gpu(gigabytes)
-    code, _, err = typed("train", *FULL_SIZE, *words, "--dry-run")
-    assert code == 2 and named in err and "policy.device=cuda" in err, err
+    code, out, err = typed("train", *FULL_SIZE, *words, "--dry-run")
+    told = next(line for line in out.splitlines() if line.startswith("too small"))
+    assert code == 0 and named in told and "policy.device=cuda" in told, (out, err)
 
 
 @pytest.mark.thorough
