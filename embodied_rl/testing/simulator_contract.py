@@ -187,19 +187,22 @@ class Check:
 
     def neighbours_change_nothing(self) -> None:
         """Check that an episode depends on neither its environment's position nor its neighbours."""
-        alone, among_others = self.build(1), self.build(3)
-        episode = self.episode(0)
-        left, right = alone.reset([episode]), among_others.reset([self.episode(1), None, episode])
+        alone, seen = self.build(1), list[Observation]()
+        seen.append(copy_observation(alone.reset([self.episode(0)])))
+        for chunk in range(self.chunks()):
+            following = [self.episode(9)]
+            seen.append(copy_observation(alone.step(self.actions(chunk, 1), following).observation))
+        alone.close()
+        among_others = self.build(3)
+        found = among_others.reset([self.episode(1), None, self.episode(0)])
         for chunk in range(self.chunks()):
             message = f"an episode differs with its environment's position or neighbours, after {chunk} chunks"
-            assert_same(left, right.select([2]), message)
+            assert_same(found.select([2]), seen[chunk], message)
             actions = self.actions(chunk, 1)
-            left = alone.step(actions, [self.episode(9)]).observation
             others = np.zeros((2, *actions.shape[1:]), np.float32)
             following = [self.episode(10), self.episode(11), self.episode(9)]
-            right = among_others.step(np.concatenate([others, actions]), following).observation
-        for simulator in (alone, among_others):
-            simulator.close()
+            found = among_others.step(np.concatenate([others, actions]), following).observation
+        among_others.close()
 
     def slicing_changes_nothing(self) -> None:
         """Check that two slices collect the same bits as one, with an actor whose rows are independent."""

@@ -5,7 +5,7 @@ SIMS = {
     "tabletop_warp": "embodied_rl_sims.tabletop_warp:TabletopWarp",
     "libero": "embodied_rl_sims.libero:Libero",
     "gymnasium": "embodied_rl_sims.gymnasium_env:Gymnasium",
-    "isaaclab": "embodied_rl_sims.isaac:IsaacLab",
+    "isaaclab": "embodied_rl_sims.isaaclab:IsaacLab",
     "maniskill": "embodied_rl_sims.maniskill:ManiSkill",
     "metaworld": "embodied_rl_sims.metaworld:MetaWorld",
 }

@@ -91,6 +91,7 @@ def test_pieces_of_work_take_turns() -> None:
     assert len(found.wall["a"]) == len(found.processor["b"]) == stopwatch.MIN_ROUNDS
 
 
+@pytest.mark.slow
 def test_memory_is_counted(monkeypatch) -> None:
     monkeypatch.setattr(networks, "FULL", LEAST)
     monkeypatch.setattr(networks, "POLICIES", ("pi0",))

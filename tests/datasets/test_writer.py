@@ -155,7 +155,10 @@ def test_a_killed_writer_leaves_its_episodes(tmp_path, episodes, more) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("limits", [{}, {"data_files_size_in_mb": 0.01, "video_files_size_in_mb": 0.002}])
+@pytest.mark.parametrize(
+    "limits",
+    [{}, pytest.param({"data_files_size_in_mb": 0.01, "video_files_size_in_mb": 0.002}, marks=pytest.mark.slow)],
+)
 def test_a_writer_may_be_killed_after_each_replaced_file(tmp_path, monkeypatch, limits) -> None:
     """The earlier episodes stay, and another writer continues."""
     folder, left = tmp_path / "data", []

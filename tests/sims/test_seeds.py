@@ -9,7 +9,7 @@ import pytest
 from embodied_rl.interfaces.sim import Episode
 from embodied_rl.rollout.episode_sampler import derive_episode_seed
 from embodied_rl_sims.common import fold_seed
-from embodied_rl_sims.isaac.simulator import IsaacLab
+from embodied_rl_sims.isaaclab.simulator import IsaacLab
 from embodied_rl_sims.maniskill.single import find_seed
 
 
@@ -36,9 +36,7 @@ def test_adapters_fold_seeds() -> None:
     """Gymnasium's: `test_package.py`. Of Isaac Lab's simulator nothing but its `reset` is there."""
     seed, taken = (1 << 61) + 5, list[int]()
     simulator: Any = SimpleNamespace(
-        _environment=SimpleNamespace(reset=lambda seed: taken.append(seed) or (None, None)),
-        _view_reader=SimpleNamespace(read=lambda observation: observation),
-        _observe=lambda: None,
+        _environment=SimpleNamespace(seed=taken.append), _begin=lambda episodes: None, _observe=lambda: None
     )
     IsaacLab.reset(simulator, [None, Episode(0, 0, seed)])
     assert taken == [fold_seed(seed, 31)] and find_seed(Episode(0, 0, seed)) == fold_seed(seed, 32)

@@ -152,9 +152,10 @@ class Process:
 
 
 def segments() -> set[str]:
-    """Names of shared memory on this machine."""
+    """Names of shared memory on this machine, but for that of Isaac Lab's client for assets, which keeps it."""
     folder = Path("/dev/shm")
-    return set(os.listdir(folder)) if folder.is_dir() else set()
+    names = os.listdir(folder) if folder.is_dir() else []
+    return {name for name in names if not name.startswith("sem.carb")}
 
 
 def _is_used(segment: str) -> bool:

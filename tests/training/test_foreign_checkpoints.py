@@ -38,7 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("train", ["expert", "lora"])
+@pytest.mark.parametrize("train", [pytest.param("expert", marks=pytest.mark.slow), "lora"])
 def test_train_resume_evaluate_and_write_back(
     typed: Typed, tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, train: str
 ) -> None:

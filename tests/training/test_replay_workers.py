@@ -59,9 +59,7 @@ def assert_stored_alike(run: Path, expected: Path) -> None:
     assert files and all((run / file).read_bytes() == (expected / file).read_bytes() for file in files)
 
 
-@pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=[pytest.mark.slow] * (kind not in ("awr", "dsrl"))) for kind in KINDS]
-)
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=[pytest.mark.slow] * (kind != "awr")) for kind in KINDS])
 def test_a_worker_collects_the_bits_of_a_rank(kind: str, typed: Callable[..., Any]) -> None:
     """Which learns the same from them; two workers, too, which store them apart."""
     own = run("own", *PLAIN, *KINDS[kind], *ONE)
@@ -90,7 +88,7 @@ def test_offline_episodes_stay_offline_beside_two_workers(typed: Callable[..., A
     assert_learned_alike(run("workers", *words, "plan.rollout_workers=2"), run("own", *words))
 
 
-@pytest.mark.parametrize("staleness", [1, 2])
+@pytest.mark.parametrize("staleness", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_rows_that_workers_write_ahead_change_nothing(staleness: int, typed: Callable[..., Any]) -> None:
     """Of a policy that does not change, collected ahead, all that is learned equals that of turns, to the bit."""
     turns = run("turns", *STILL, *ONE)
@@ -112,6 +110,7 @@ def test_a_stopped_run_goes_on_to_the_bit(
     assert_stopped_goes_on_alike(settings, tmp_path, monkeypatch)
 
 
+@pytest.mark.slow
 def test_a_stopped_run_whose_worker_was_ahead_goes_on_alike(
     typed: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,7 +132,7 @@ def test_a_killed_run_goes_on_alike(plugin_path: str, tmp_path: Path) -> None:
     assert_learned_alike(complete(killed, "train", "resume=last", PYTHONPATH=plugin_path), straight)
 
 
-@pytest.mark.parametrize("chunk", [2, 8])
+@pytest.mark.parametrize("chunk", [2, pytest.param(8, marks=pytest.mark.slow)])
 def test_a_killed_worker_goes_on_in_its_storage(chunk: int, plugin_path: str, tmp_path: Path) -> None:
     """In its first rollout, of which only some rows are written, and in its third one."""
     settings = ("train", *PLAIN, *CRITIC, "sim.marks=.", f"sim.hold={chunk}", *AHEAD, "staleness=0")

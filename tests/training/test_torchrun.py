@@ -52,6 +52,7 @@ def test_the_same_bits_as_ranks_of_our_own(reference: Path, tmp_path: Path) -> N
     assert_same(run_of(tmp_path), reference)
 
 
+@pytest.mark.slow
 def test_a_mistake_is_reported_once(tmp_path: Path) -> None:
     with torchrun(tmp_path, "train", *SMALL, "algo.lrr=1") as process:
         assert process.wait(DEADLINE) != 0

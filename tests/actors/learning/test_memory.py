@@ -145,6 +145,7 @@ def test_the_largest_micro_batch() -> None:
     assert found.most_rows(100 + 453 + 82) == 41
 
 
+@pytest.mark.slow
 def test_nothing_of_full_size_is_allocated() -> None:
     """Weights of more than 12 GB are counted in a process that takes less than a megabyte for it."""
     laid_out = networks.lay_out("pi0", networks.FULL, train="expert")

@@ -201,9 +201,7 @@ def reset_to_run(self: modes.Modes, pressed: bool) -> str:
         (SafetyFilter, "step", pass_everything, "box speed acceleration jerk"),
         (SafetyFilter, "step", never_rest, "rest after the ramp"),
         (core.DeploymentCore, "_restart_commands", go_on, "settling before commands begin again"),
-        pytest.param(
-            SafetyFilter, "begin", begin_as_commanded, "beginning where the robot is", marks=pytest.mark.thorough
-        ),
+        pytest.param(SafetyFilter, "begin", begin_as_commanded, "beginning where the robot is", marks=pytest.mark.slow),
         (modes.Modes, "reset", reset_to_run, "the latch of the emergency stop"),
         (core.DeploymentCore, "_check_deadman", lambda self, now: None, "source must be hold"),
         (core.DeploymentCore, "_change_mode", lambda self, change: change(), "no old plan"),

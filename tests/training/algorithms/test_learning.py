@@ -99,9 +99,9 @@ def test_the_deployed_policy_comes_close_to_the_optimum(method: str) -> None:
     ("method", "lag"),
     [
         pytest.param("ppo/flow_sde", 1, marks=pytest.mark.slow),
-        ("ppo/flow_noise", 1),
+        pytest.param("ppo/flow_noise", 1, marks=pytest.mark.slow),
         ("grpo/flow_sde", 2),
-        ("nft/flow_sde", 1),
+        pytest.param("nft/flow_sde", 1, marks=pytest.mark.slow),
     ],
 )
 def test_it_comes_close_with_data_of_earlier_versions(method: str, lag: int) -> None:

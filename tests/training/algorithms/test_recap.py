@@ -64,7 +64,7 @@ def test_conditioned_plain_and_guided_policies_are_those_in_closed_form() -> Non
     assert float((sample_actions(actor) > 0).mean()) == pytest.approx(1 / 4, abs=0.05)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_with_labels_that_are_certain_only_good_actions_remain() -> None:
     """GOOD always succeeds; without the label the policy keeps the odds of the data."""
     replay = Replay(make_storage([GOOD, BAD, BAD, BAD] * 50, [True, False, False, False] * 50))

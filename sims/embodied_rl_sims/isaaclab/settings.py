@@ -6,28 +6,35 @@ from typing import Literal
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.trust import Code, CodeKeys, Text
 
+TIME_OUT = "time_out"
+
 
 @dataclass(frozen=True)
 class IsaacLabConfig:
     """Settings of an Isaac Lab environment, manager-based or direct."""
 
-    id: Text = "Isaac-Stack-Cube-Franka-IK-Rel-Visuomotor-v0"
-    """the registered id, for instance "Isaac-Stack-Cube-Franka-IK-Rel-Visuomotor-v0"."""
+    id: Text = "Isaac-Cartpole-Camera-Direct"
+    """the registered id, for instance "Isaac-Lift-Franka"."""
     package: Code = "isaaclab_tasks"
     """the module that registers it when it is imported."""
+    physics: Text | None = "newton_mjwarp"
+    """the preset of the task's physics; Isaac Sim's is "isaacsim_physx". null for the task's own."""
+    renderer: Text | None = "newton_renderer"
+    """the preset of the cameras' renderer; Isaac Sim's is "isaacsim_rtx". null for the task's own."""
     options: CodeKeys = field(default_factory=dict)
-    """fields of its configuration, by their dotted path: {"scene.env_spacing": 3.0}."""
+    """fields of its configuration, by their dotted path: {"scene.cartpole.spawn.usd_path": "cartpole.usda"}."""
     cameras: tuple[Text, ...] = ()
     """names of the scene's cameras; a policy sees their RGB pictures. Empty if it sees only a state."""
-    image_size: int = 128
+    image_size: int = 64
     """pixels on each side of their pictures."""
     instruction: Text | None = None
     """the instruction; null derives it from the id."""
     horizon: int | None = None
     """control steps after which an episode is truncated; null for the environment's own."""
-    success: Text | None = "success"
+    success: Text | None = None
     """the termination term, or else the entry of `extras` (a bool per environment), that states whether the goal
-    holds; null if it does not exist. Success ends an episode."""
+    holds; success then ends an episode. "time_out": an episode succeeds that lasts until its time limit. null if
+    neither exists."""
     reward: Literal["environment", "success"] = "environment"
     """"environment": its own; "success": 1 on the step that reaches the goal."""
     action_limit: float = 1.0
@@ -35,8 +42,10 @@ class IsaacLabConfig:
     state_terms: tuple[Text, ...] | None = None
     """the terms of the observation group "policy" that form the state, those that a robot can measure; null for all
     except pictures."""
-    device: Text = "cuda:0"
-    """device that it runs on."""
+    seeded: bool = False
+    """whether each episode is begun alone, from its own seed; for tasks that draw random numbers only at the start."""
+    device: Text = "auto"
+    """device of physics and pictures, "cpu" or "cuda:0"; auto: the GPU if there is one."""
 
     def __post_init__(self) -> None:
         if ":" in self.id:  # Gymnasium would import the module before the colon
