@@ -274,10 +274,9 @@ def check_seeded(environment: Any, config: IsaacLabConfig) -> None:
     found = [name for name in ("action_noise_model", "observation_noise_model") if getattr(own, name, None)]
     events = getattr(environment, "event_manager", None)
     found += [f"event {name}" for name in ({} if events is None else events.active_terms).get("interval", ())]
-    commands: Any = getattr(environment, "command_manager", None)
-    for name in () if commands is None else commands.active_terms:
-        if commands.get_term(name).cfg.resampling_time_range[0] < length:
-            found.append(f"command {name}")
+    commands = getattr(environment, "command_manager", None)
+    times = {} if commands is None else {each: commands.get_term(each).cfg for each in commands.active_terms}
+    found += [f"command {name}" for name, command in times.items() if command.resampling_time_range[0] < length]
     observations = getattr(environment, "observation_manager", None)
     for group, terms in ({} if observations is None else observations._group_obs_term_cfgs).items():
         found += [f"noise of observations {group}" for term in terms[:1] if any(each.noise for each in terms)]
