@@ -25,12 +25,12 @@ from embodied_rl.schema import TrainConfig, config_file, untrusted_settings
 from embodied_rl.system.atomic_write import write_text
 from embodied_rl.system.untrusted_files import check_links, name_file
 from embodied_rl.training import extension
-from embodied_rl.training.device_memory import choose_micro_batch
+from embodied_rl.training.device_memory import choose_micro_batch, compare_gpus
 from embodied_rl.training.final_report import PAGE
 from embodied_rl.training.loop import train
 from embodied_rl.training.planner import plan_selection, stored
 from embodied_rl.training.replay_checks import check_preload
-from embodied_rl.training.run_checks import check_run, check_settings, check_size, find_random_weights
+from embodied_rl.training.run_checks import LARGEST_NEW, check_run, check_settings, check_size, find_random_weights
 from embodied_rl.training.worker_pool import rank_timeout
 
 
@@ -81,7 +81,7 @@ def check_start(config: TrainConfig) -> list[tuple[str, str]]:
     if config.resume is not None:
         read_run_to_resume(config)
         return []
-    config = resolve_device(name_judge(config))
+    given, config = config.policy, resolve_device(name_judge(config))
     known = config if config.plan.allocation == "auto" else count_workers(config)
     size = check_settings(known)
     warn_unvalidated_scorer(config)
@@ -93,6 +93,9 @@ def check_start(config: TrainConfig) -> list[tuple[str, str]]:
         if missing is None:
             raise
         rows.append(("too small", str(error)))
+    if size.on_host and size.held.weights > LARGEST_NEW:
+        needs, spec = build.find_method(known.algo).needs, SimulatorKind.find(known.sim).spec
+        rows.append(("GPUs", compare_gpus(replace(known, policy=given), needs, spec)))
     return rows
 
 

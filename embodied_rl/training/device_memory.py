@@ -5,7 +5,7 @@ from functools import partial
 
 import torch
 
-from embodied_rl.actors.learning.memory_budget import find_free_bytes, format_bytes
+from embodied_rl.actors.learning.memory_budget import SHARE, find_free_bytes, format_bytes
 from embodied_rl.actors.learning.update_memory import UpdateMemory, count_acting, count_update
 from embodied_rl.assembly import build
 from embodied_rl.assembly.build import outline_actor
@@ -14,6 +14,10 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.runtime.ranks.torchrun_launcher import TorchrunPlace
 from embodied_rl.schema import TrainConfig
+
+
+GPUS = (24, 48, 80, 141)
+"""Memory of the GPUs that `compare_gpus` names, in GB of 10⁹ bytes."""
 
 
 @dataclass(frozen=True)
@@ -59,20 +63,54 @@ def measure_device(
     device, plan = torch.device(config.policy.device), config.plan
     if device.type != "cuda" or config.runtime != "local":
         return None
-    outline = partial(outline_actor, config.policy, config.algo.sampler, spec, needs)
-    actor = outline()
-    actor.keep = keep
     shards = plan.ranks if plan.learner == "sharded" else 1
-    update = count_update(actor, bool(config.policy.autocast))
-    update = replace(update, **{name: getattr(update, name) // shards for name in ("gradients", "moments", "step")})
     together = config.sim.num_envs // (1 if plan.allocation == "auto" else plan.collectors * plan.slices)
-    peak = count_acting(outline(), together)
+    update, peak = count_memory(config, needs, spec, keep, together)
+    update = replace(update, **{name: getattr(update, name) // shards for name in ("gradients", "moments", "step")})
     others = acting / learning * (update.weights + peak)
     free = find_free_bytes(device, learning) - others
     minibatch = max(1, (needs.minibatch or config.sim.num_envs * config.train.decisions) // plan.ranks)
     given = read_micro_batch(config, minibatch)
     rows = given if isinstance(given, int) else min(minibatch, update.most_rows(free))
     return DeviceMemory(update, peak, free, min(rows, minibatch), minibatch)
+
+
+def count_memory(
+    config: TrainConfig, needs: Needs, spec: SimulatorSpec, keep: str, rows: int
+) -> tuple[UpdateMemory, int]:
+    """Count the memory of an update, and of deciding for `rows` observations, with the policy's device and precision.
+
+    Args:
+        config: of the run. needs, spec: of its algorithm and simulator.
+        keep: what its traces keep of an observation.
+        rows: environments that the policy decides for together.
+    """
+    outline = partial(outline_actor, config.policy, config.algo.sampler, spec, needs)
+    actor = outline()
+    actor.keep = keep
+    return count_update(actor, bool(config.policy.autocast)), count_acting(outline(), rows)
+
+
+def compare_gpus(config: TrainConfig, needs: Needs, spec: SimulatorSpec) -> str:
+    """Tell which micro-batches fit GPUs of usual sizes, if one GPU does everything, for a machine without one.
+
+    Args:
+        config: of the run, with `policy.precision` and `policy.autocast` as given: null becomes what it is on a GPU.
+        needs, spec: of its algorithm and simulator.
+    """
+    policy, rows = config.policy, config.sim.num_envs * config.train.decisions
+    autocast = policy.autocast is None or policy.autocast
+    precision = policy.precision or ("bfloat16" if autocast and policy.train != "full" else "float32")
+    config = replace(config, policy=replace(policy, device="cpu", autocast=autocast, precision=precision))
+    keep = outline_actor(config.policy, config.algo.sampler, spec, needs).keep_within(rows, policy.cache_gigabytes * 1e9)
+    update, acting = count_memory(config, needs, spec, keep, config.sim.num_envs)
+    fits = []
+    for size in GPUS:
+        free = SHARE * size * 1e9
+        most = min(update.most_rows(free), needs.minibatch or rows) if update.held + acting <= free else 0
+        fits.append(f"{size} GB: {f'micro-batches of {most}' if most else 'too small'}")
+    need = f"parameters and optimiser take {format_bytes(update.held)}, acting for {config.sim.num_envs} environments"
+    return f"one GPU of {', '.join(fits)}. There {need} {format_bytes(acting)} more"
 
 
 def check_device(found: DeviceMemory, config: TrainConfig, advice: str) -> None:

@@ -220,3 +220,22 @@ def test_a_resumed_run_is_moved_by_policy_device(a_gpu: Callable[[float], None])
     typed = replace(old, policy=PolicyNode("pocket", device="cuda"), run=RunConfig(overrides=("policy.device=cuda",)))
     moved = extension.move_device(old, typed)
     assert (moved.policy.device, moved.policy.autocast, moved.algo.options["micro_batch"]) == ("cuda", False, "auto")
+
+
+@pytest.mark.thorough
+def test_a_machine_without_a_gpu_tells_what_fits_gpus(
+    typed: Callable[..., Any], a_gpu: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same micro-batches as a run on such a GPU would choose; one of them holds no more than the parameters."""
+    monkeypatch.setattr(train, "LARGEST_NEW", 1e6)
+    sizes = (0.02, 0.06, 0.12, 5)
+    monkeypatch.setattr(device_memory, "GPUS", sizes)
+    words = ("experiment=demo", "plan=colocated", "plan.ranks=1", "--dry-run")
+    code, out, err = typed("train", *words)
+    told = re.findall(r"([\d.]+) GB: (?:micro-batches of (\d+)|too small)", " ".join(out.split()))
+    assert code == 0 and [float(size) for size, _ in told] == list(sizes), (out, err)
+    assert not told[0][1] and len({rows for _, rows in told}) == 4
+    for size, rows in told[1:]:
+        a_gpu(float(size))
+        code, out, err = typed("train", *words)
+        assert code == 0 and f"micro-batches of {rows} of 512 rows" in " ".join(out.split()), (size, out, err)

@@ -14,6 +14,8 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
 CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+SHARE = 0.8
+"""Part of the free memory that is used: allocators lose some to fragments."""
 FEW = 8
 """Rows of the second measurement of `find_affordable_rows`."""
 
@@ -80,9 +82,9 @@ def find_free_bytes(device: torch.device, sharing: int = 1) -> float:
     On a GPU without a number, as many processes share it as `runtime.ranks.collective.choose_gpu` gives to one.
     """
     if device.type != "cuda":
-        return 0.8 * psutil.virtual_memory().available / sharing
+        return SHARE * psutil.virtual_memory().available / sharing
     gpus = torch.cuda.device_count() if device.index is None else 1
-    return 0.8 * torch.cuda.mem_get_info(device)[0] / math.ceil(sharing / gpus)
+    return SHARE * torch.cuda.mem_get_info(device)[0] / math.ceil(sharing / gpus)
 
 
 def find_machine_bytes(limit: Path = CGROUP_LIMIT) -> int:
