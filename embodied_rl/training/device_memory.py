@@ -15,7 +15,6 @@ from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.runtime.ranks.torchrun_launcher import TorchrunPlace
 from embodied_rl.schema import TrainConfig
 
-
 GPUS = (24, 48, 80, 141)
 """Memory of the GPUs that `compare_gpus` names, in GB of 10⁹ bytes."""
 
@@ -102,7 +101,8 @@ def compare_gpus(config: TrainConfig, needs: Needs, spec: SimulatorSpec) -> str:
     autocast = policy.autocast is None or policy.autocast
     precision = policy.precision or ("bfloat16" if autocast and policy.train != "full" else "float32")
     config = replace(config, policy=replace(policy, device="cpu", autocast=autocast, precision=precision))
-    keep = outline_actor(config.policy, config.algo.sampler, spec, needs).keep_within(rows, policy.cache_gigabytes * 1e9)
+    actor = outline_actor(config.policy, config.algo.sampler, spec, needs)
+    keep = actor.keep_within(rows, policy.cache_gigabytes * 1e9)
     update, acting = count_memory(config, needs, spec, keep, config.sim.num_envs)
     fits = []
     for size in GPUS:

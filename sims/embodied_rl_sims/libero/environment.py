@@ -4,7 +4,7 @@ import numpy as np
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array, Episode
-from embodied_rl_sims.libero import package
+from embodied_rl_sims.libero import package, variations
 from embodied_rl_sims.libero.operator import Operator
 from embodied_rl_sims.libero.scene import LiberoScene
 from embodied_rl_sims.libero.settings import LiberoConfig
@@ -41,7 +41,11 @@ class LiberoEnvironment:
             self._task, self._scene = episode.task, self._scenes.take(episode.task)
         scene = self._scene
         problem = self._problems[episode.task]
-        self.instruction, self._clock = problem.instruction, 0
+        self.instruction, self._clock, self._episode = problem.instruction, 0, episode
+        if episode.split == "language":
+            self.instruction = variations.rephrase(
+                self.instruction, variations.make_generator("language", episode.seed)
+            )
         self._operator = Operator()
         self._interest = package.read_objects_of_interest(problem.bddl)
         states = package.read_initial_states(problem.states)
@@ -53,7 +57,7 @@ class LiberoEnvironment:
                 f"'{problem.name}' has initial states 0 to {len(states) - 1}, and no {number}.",
                 code="initial-state-unknown",
             )
-        scene.begin(episode.seed, states[number])
+        scene.begin(episode.seed, states[number], episode.split)
 
     def step(self, action: Array) -> StepOutcome:
         assert self._scene is not None
@@ -66,11 +70,21 @@ class LiberoEnvironment:
         assert scene is not None
         size = self._config.image_size
         images = {name: scene.draw(name, size, size) for name in self._config.cameras} if pictures else {}
+        if self._episode.split == "noise":
+            images = {name: self._distort(image, number) for number, (name, image) in enumerate(images.items())}
         poses = np.zeros((self._slots, len(POSE)), np.float32)
         for slot, (place, quaternion) in enumerate(scene.objects(self._interest)):
             poses[slot] = [*place, *quaternion]
         clock = self._clock / self._config.episode_steps
         return View(scene.state(), images, np.array([*poses.reshape(-1), scene.goal(), clock], np.float32))
+
+    def _distort(self, image: Array, camera: int) -> Array:
+        """Distort a picture as the episode's sensor does, with noise of this control step."""
+        seed = self._episode.seed
+        sensor = variations.make_generator("noise", seed)
+        kind, strength = int(sensor.integers(variations.KINDS)), float(sensor.random())
+        generator = variations.make_generator("noise", seed, 1 + camera, self._clock)
+        return variations.distort(image, kind, strength, generator)
 
     def operate(self) -> Array:
         """Return the scripted operator's next action, float32 [7]."""

@@ -10,12 +10,18 @@ import numpy as np
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array
 from embodied_rl_sims import light
+from embodied_rl_sims.libero import variations
 from embodied_rl_sims.libero.package import Problem
 from embodied_rl_sims.libero.settings import LiberoConfig
 from embodied_rl_sims.opengl import explain_driver_errors
 
 STATE_SENSORS = ("robot0_eef_pos", "robot0_eef_quat", "robot0_gripper_qpos")
 """robosuite's sensors that form the state."""
+
+_DRAWN_ARRAYS = (
+    "cam_pos", "cam_quat", "cam_fovy", "light_pos", "light_dir", "light_diffuse", "mat_rgba", "mat_texid",
+)  # fmt: skip
+"""Fields that variations of an episode write into the model."""
 
 _MODEL_ARRAYS = ("body_pos", "body_quat", "site_rgba")
 """Fields that LIBERO and robosuite write into the model: poses of fixtures, visibility of markers."""
@@ -116,6 +122,8 @@ STILL = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -1.0)
 """Action while a scene settles: no motion, gripper open, as in OpenVLA-OFT and openpi."""
 
 _RESET_ATTEMPTS = 100
+_STILL_WITHIN = 0.02
+"""Metres by which an object that was shifted may come to lie elsewhere than shifted by so much."""
 
 
 class LiberoScene:
@@ -140,6 +148,8 @@ class LiberoScene:
         self._moment = mujoco.MjData(model)
         self._marks = model.site_rgba.copy()
         self._domain.add_observable(make_camera_time_sensor(self._keep_moment, config.control_freq))
+        self._drawn = {name: getattr(model, name).copy() for name in _DRAWN_ARRAYS}
+        self._headlight = model.vis.headlight.diffuse.copy()
         self._pictures: Any = None
         if config.cameras:
             known = self._domain.sim.model.camera_names
@@ -149,12 +159,44 @@ class LiberoScene:
                 )
             self._pictures = self._make_pictures()
 
-    def begin(self, seed: int, state: Array) -> None:
+    def begin(self, seed: int, state: Array, split: str = "train") -> None:
         """Put the scene into an initial state and let it settle.
 
         An initial state contains the joints, but not the poses of fixtures (a cabinet, a stove): LIBERO draws these at
         every reset from NumPy's global generator. Here they depend on `seed`.
+
+        Args:
+            seed: of the episode.
+            state: float64, time and MuJoCo's positions and velocities.
+            split: of the episode; an axis of `variations` changes the scene along it.
         """
+        model = self._domain.sim.model
+        for name, array in self._drawn.items():
+            getattr(model._model, name)[:] = array
+        model._model.vis.headlight.diffuse[:] = self._headlight
+        if split in ("camera", "light", "texture"):
+            generator = variations.make_generator(split, seed)
+            variations.vary_model(split, model._model, generator, model.camera_name2id("agentview"), self._arena())
+        self._settle(seed, state)
+        if split == "layout":
+            self._shift_objects(seed, state)
+
+    def _shift_objects(self, seed: int, state: Array) -> None:
+        """Begin again with objects shifted by what they all can be shifted by without falling or sliding.
+
+        Each must come to lie where it did before, but for its shift. Otherwise a smaller shift is drawn.
+        """
+        generator, read = variations.make_generator("layout", seed), lambda: self._domain.sim.get_state().flatten()
+        places, before = self._free_objects(), read()
+        for share in (1.0, 0.8, 0.6, 0.4, 0.2):
+            shifted = variations.shift_objects(state, places, generator, share)
+            self._settle(seed, shifted)
+            missed = read() - before - (shifted - state)
+            if all(np.abs(missed[place : place + 3]).max() < _STILL_WITHIN for place in places):
+                return
+        self._settle(seed, state)
+
+    def _settle(self, seed: int, state: Array) -> None:
         from robosuite.utils.errors import RandomizationError  # pyright: ignore[reportMissingImports]
 
         domain = self._domain
@@ -173,6 +215,21 @@ class LiberoScene:
         domain._update_observables(force=True)
         for _ in range(self._config.settle):
             domain.step(STILL)
+
+    def _free_objects(self) -> list[int]:
+        """Return where the places of objects with a free joint begin in a flattened state."""
+        find = self._domain.sim.model.get_joint_qpos_addr
+        places = [find(joint) for thing in self._domain.objects_dict.values() for joint in thing.joints]
+        return [1 + place[0] for place in places if isinstance(place, tuple)]  # the time comes first
+
+    def _arena(self) -> list[int]:
+        """Return the materials of floor, walls and table: those with a texture, and of no robot, object or fixture."""
+        model = self._domain.sim.model._model
+        owners = ("robot0_", "gripper0_", "mount0_", *self._domain.objects_dict, *self._domain.fixtures_dict)
+        names = [self._mujoco.mj_id2name(model, self._mujoco.mjtObj.mjOBJ_MATERIAL, each) for each in range(model.nmat)]
+        return [
+            each for each, name in enumerate(names) if not name.startswith(owners) and model.mat_texid[each].max() >= 0
+        ]
 
     def step(self, action: Array) -> tuple[float, bool]:
         """Run one control step; return the reward, and whether the goal holds."""

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array, Camera, Episode, SimulatorSpec, Task
-from embodied_rl_sims.libero import diagnosis, loading, package
+from embodied_rl_sims.libero import diagnosis, loading, package, variations
 from embodied_rl_sims.libero.environment import POSE, LiberoEnvironment
 from embodied_rl_sims.libero.scene import LiberoScene
 from embodied_rl_sims.libero.settings import LiberoConfig
@@ -34,8 +34,9 @@ def spec_of(config: LiberoConfig) -> SimulatorSpec:
         tasks=tuple(
             Task(problem.name, config.suite, len(package.read_initial_states(problem.states))) for problem in problems
         ),
-        words=tuple(sorted({word for problem in problems for word in problem.instruction.split()})),
-        instruction_length=max(len(problem.instruction.split()) for problem in problems),
+        words=tuple(sorted(variations.list_words(problem.instruction for problem in problems))),
+        instruction_length=max(len(problem.instruction.split()) for problem in problems) + variations.LONGER,
+        splits=variations.AXES,
         privileged_names=(*(f"object{slot}_{axis}" for slot in slots for axis in POSE), "goal", "clock"),
         hold=(0.0,) * 6 + (-1.0,),
         kept_while_holding=("close_gripper",),

@@ -385,6 +385,47 @@ def configured(home: str, assets: str) -> dict[str, Array]:
     return {"left": np.array(left), "variable": np.array("LIBERO_CONFIG_PATH" in os.environ)}
 
 
+def varied(assets: str, suite: str, seeds: list[int]) -> dict[str, Array]:
+    """First pictures of a task along each axis, drawn twice; and states and pictures of plain episodes between them."""
+    from embodied_rl_sims.libero.variations import AXES
+
+    simulator = Libero(settings(assets, suite=suite, cameras=CAMERAS[:1]), 1)
+
+    def begin(seed: int, split: str) -> tuple[Array, Array]:
+        seen = simulator.reset([Episode(0, 0, seed, initial_state=STATE, split=split)])
+        return seen.images[CAMERAS[0]][0], physics(simulator)
+
+    found = {}
+    found["plain"], found["physics"] = begin(1, "train")
+    found["places"] = places(simulator)
+    for split in AXES:
+        drawn = [begin(seed, split) for seed in seeds]
+        found[f"{split}_pictures"] = np.array([picture for picture, _ in drawn])
+        found[f"{split}_again"] = np.array([begin(seed, split)[0] for seed in seeds])
+        found[f"{split}_physics_varied"] = np.array([begin(1, split)[1], *(state for _, state in drawn[:1])])
+        found[f"{split}_plain"], found[f"{split}_physics"] = begin(1, "train")
+    shifted = [(begin(seed, "layout"), places(simulator))[1] for seed in seeds]
+    found["places_varied"] = np.array(shifted)
+    operator, solved = simulator.expert(), False
+    while not solved:
+        result = simulator.step(operator()[:, None], [None])
+        solved = bool(result.success.any())
+        if len(result.ended):
+            break
+    return {**found, "solved": np.array(solved)}
+
+
+def physics(simulator: Libero) -> Array:
+    """The scene's time, positions and velocities."""
+    return simulator.environment(0)._scene._domain.sim.get_state().flatten()
+
+
+def places(simulator: Libero) -> Array:
+    """Where the objects that lie free are, [objects, 3]."""
+    scene = simulator.environment(0)._scene
+    return np.array([physics(simulator)[place : place + 3] for place in scene._free_objects()])
+
+
 if __name__ == "__main__":
     place, calls = sys.argv[1:]
     given = [globals()[function](**arguments) for function, arguments in json.loads(calls)]
