@@ -7,5 +7,6 @@ SIMS = {
     "gymnasium": "embodied_rl_sims.gymnasium_env:Gymnasium",
     "isaaclab": "embodied_rl_sims.isaaclab:IsaacLab",
     "maniskill": "embodied_rl_sims.maniskill:ManiSkill",
+    "vla_eval": "embodied_rl_sims.vla_eval:VlaEval",
     "metaworld": "embodied_rl_sims.metaworld:MetaWorld",
 }
