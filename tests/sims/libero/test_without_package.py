@@ -177,7 +177,7 @@ STATES = 10.0 + np.arange(50)[:, None]
 class Room:
     """A scene whose goal holds from its third control step on."""
 
-    def begin(self, seed: int, state: Array) -> None:
+    def begin(self, seed: int, state: Array, split: str = "train") -> None:
         self.began, self.steps = (seed, float(state[0])), 0
 
     def step(self, action: Array) -> tuple[float, bool]:
