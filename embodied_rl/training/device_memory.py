@@ -91,7 +91,7 @@ def count_memory(
 
 
 def compare_gpus(config: TrainConfig, needs: Needs, spec: SimulatorSpec) -> str:
-    """Tell which micro-batches fit GPUs of usual sizes, if one GPU does everything, for a machine without one.
+    """Describe which micro-batches fit GPUs of usual sizes, if one GPU does everything, for a machine without one.
 
     Args:
         config: of the run, with `policy.precision` and `policy.autocast` as given: null becomes what it is on a GPU.

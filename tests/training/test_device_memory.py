@@ -169,15 +169,15 @@ REFUSED = [
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("gigabytes", "words", "named"), REFUSED)
-def test_a_run_that_does_not_fit_is_told_with_settings_that_do(
+def test_a_run_that_does_not_fit_is_described_with_settings_that_do(
     typed: Callable[..., Any], a_gpu: Callable[[float], None], gigabytes: float, words: tuple[str, ...], named: str
 ) -> None:
-    """A dry run without a checkpoint may be for another machine: it tells. The run itself is refused."""
+    """A dry run without a checkpoint may be for another machine, and describes what does not fit."""
     pytest.importorskip("transformers")
     a_gpu(gigabytes)
     code, out, err = typed("train", *FULL_SIZE, *words, "--dry-run")
-    told = " ".join(out.partition("\ntoo small")[2].split())
-    assert code == 0 and named in told and "policy.device=cuda" in told, (out, err)
+    described = " ".join(out.partition("\ntoo small")[2].split())
+    assert code == 0 and named in described and "policy.device=cuda" in described, (out, err)
 
 
 @pytest.mark.thorough
@@ -223,7 +223,7 @@ def test_a_resumed_run_is_moved_by_policy_device(a_gpu: Callable[[float], None])
 
 
 @pytest.mark.thorough
-def test_a_machine_without_a_gpu_tells_what_fits_gpus(
+def test_a_machine_without_a_gpu_lists_what_fits_gpus(
     typed: Callable[..., Any], a_gpu: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same micro-batches as a run on such a GPU would choose; one of them holds no more than the parameters."""
@@ -232,10 +232,10 @@ def test_a_machine_without_a_gpu_tells_what_fits_gpus(
     monkeypatch.setattr(device_memory, "GPUS", sizes)
     words = ("experiment=demo", "plan=colocated", "plan.ranks=1", "--dry-run")
     code, out, err = typed("train", *words)
-    told = re.findall(r"([\d.]+) GB: (?:micro-batches of (\d+)|too small)", " ".join(out.split()))
-    assert code == 0 and [float(size) for size, _ in told] == list(sizes), (out, err)
-    assert not told[0][1] and len({rows for _, rows in told}) == 4
-    for size, rows in told[1:]:
+    described = re.findall(r"([\d.]+) GB: (?:micro-batches of (\d+)|too small)", " ".join(out.split()))
+    assert code == 0 and [float(size) for size, _ in described] == list(sizes), (out, err)
+    assert not described[0][1] and len({rows for _, rows in described}) == 4
+    for size, rows in described[1:]:
         a_gpu(float(size))
         code, out, err = typed("train", *words)
         assert code == 0 and f"micro-batches of {rows} of 512 rows" in " ".join(out.split()), (size, out, err)

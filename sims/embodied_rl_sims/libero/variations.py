@@ -36,7 +36,7 @@ LONGER = 5
 
 
 def make_generator(split: str, seed: int, *more: int) -> np.random.Generator:
-    """Return the generator of an episode's variation along an axis; `more` tells its pictures apart."""
+    """Return the generator of an episode's variation along an axis; `more` distinguishes its pictures."""
     return np.random.default_rng([seed, _STREAM, AXES.index(split), *more])
 
 

@@ -20,7 +20,7 @@ class VlaEvalConfig:
     horizon: int | None = None
     """control steps after which an episode is truncated; null for the benchmark's own `max_steps`."""
     control_hz: float = 20.0
-    """control steps per simulated second, which vla-eval does not tell."""
+    """control steps per simulated second, which vla-eval does not state."""
     reward: Literal["environment", "success"] = "success"
     """"environment": the benchmark's own; "success": 1 on the step that ends an episode in success."""
 

@@ -67,7 +67,7 @@ def test_pictures_show_the_robot(found: list[Found]) -> None:
 
 
 def test_a_reset_of_others_adds_nothing_to_a_history(found: list[Found]) -> None:
-    """Three past observations are those of the last three control steps, whenever others begin anew."""
+    """Three past observations are those of the last three control steps, whenever others are reset."""
     seen = found[7]
     assert seen["ending_ended"] >= 1 and seen["going_ended"] == 0
     assert np.array_equal(seen["ending"], seen["going"])
