@@ -39,7 +39,7 @@ def spec_of(config: MetaWorldConfig) -> SimulatorSpec:
         action_high=(1.0,) * 4,
         control_hz=80.0,
         horizon=config.horizon,
-        tasks=tuple(Task(name, TASKS[name][0], GOALS) for name in config.chosen),
+        tasks=tuple(Task(name, name if config.tasks else TASKS[name][0], GOALS) for name in config.chosen),
         words=tuple(sorted({word for instruction in instructions for word in instruction.split()})),
         instruction_length=max(len(instruction.split()) for instruction in instructions),
         privileged_names=(*OBSERVED, "clock") if rgb else (),

@@ -17,6 +17,8 @@ class VlaEvalConfig:
     """arguments of the class, such as {suite: libero_goal, send_state: true}."""
     render: Literal["cpu", "gpu"] = "cpu"
     """where it draws: vla-eval's `render`."""
+    episodes: int = 50
+    """numbered episodes of each task, vla-eval's `episodes_per_task`; at most those that the benchmark has."""
     horizon: int | None = None
     """control steps after which an episode is truncated; null for the benchmark's own `max_steps`."""
     control_hz: float = 20.0
@@ -30,7 +32,8 @@ class VlaEvalConfig:
         if self.render not in ("cpu", "gpu") or self.reward not in ("environment", "success"):
             message = f"sim.render={self.render} sim.reward={self.reward}: cpu or gpu; environment or success."
             raise UserError(message, code="choice-unknown")
-        if self.horizon is not None and self.horizon < 1:
-            raise UserError(f"sim.horizon={self.horizon}: it must be at least 1.", code="value-out-of-range")
+        for key, value in (("horizon", self.horizon), ("episodes", self.episodes)):
+            if value is not None and value < 1:
+                raise UserError(f"sim.{key}={value}: it must be at least 1.", code="value-out-of-range")
         if self.control_hz <= 0:
             raise UserError(f"sim.control_hz={self.control_hz}: it must be positive.", code="value-out-of-range")

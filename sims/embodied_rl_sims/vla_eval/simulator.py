@@ -1,5 +1,6 @@
 """A simulator from a benchmark class of vla-eval, by its interface `vla_eval.benchmarks.base.Benchmark`."""
 
+import sys
 from collections.abc import Coroutine, Mapping
 from importlib import import_module
 from typing import Any, TypeVar
@@ -7,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.sim import Array, Camera, Diagnosis, Episode, SimulatorSpec, Task
+from embodied_rl.interfaces.sim import Array, Camera, Diagnosis, Episode, SimulatorSpec, Task, Unavailable
 from embodied_rl_sims.common import diagnose_package, find_versions, resize_picture
 from embodied_rl_sims.rows import Rows, StepOutcome, View
 from embodied_rl_sims.vla_eval.settings import VlaEvalConfig
@@ -89,8 +90,17 @@ def make_spec(config: VlaEvalConfig, benchmark: Any) -> SimulatorSpec:
 
     Raises:
         UserError: it states no number of control steps, no dimensions of an action, or has no task.
+        Unavailable: it asks on the terminal, as LIBERO does when it is first imported.
     """
-    tasks, metadata = benchmark.get_tasks(), benchmark.get_metadata()
+    try:
+        tasks, metadata = benchmark.get_tasks(), benchmark.get_metadata()
+    except EOFError as error:
+        module, _, name = config.benchmark.partition(":")
+        call = f"{name}(**{dict(config.options)}).get_tasks()"
+        raise Unavailable(
+            f"sim.benchmark={config.benchmark} asks a question, and a worker has no terminal. Answer it once: "
+            f'{sys.executable} -c "from {module} import {name}; {call}"'
+        ) from error
     if not tasks:
         raise UserError(f"sim.benchmark={config.benchmark} has no tasks.", code="benchmark-class-invalid")
     horizon = config.horizon or metadata.get("max_steps")
@@ -103,7 +113,7 @@ def make_spec(config: VlaEvalConfig, benchmark: Any) -> SimulatorSpec:
     if not names:
         message = f"sim.benchmark={config.benchmark} states no dimensions of its actions."
         raise UserError(message, code="action-space-invalid")
-    numbers = int(metadata.get("max_episodes_per_task", 0))
+    numbers = min(config.episodes, int(metadata.get("max_episodes_per_task", config.episodes)))
     finish(benchmark.start_episode({**tasks[0], "episode_idx": 0}))
     seen = finish(benchmark.get_observation())
     texts = [seen.get("task_description", ""), *(task_name(task, number) for number, task in enumerate(tasks))]
@@ -140,8 +150,8 @@ class VlaEval(Rows):
 
     An episode runs as in vla-eval's `SyncEpisodeRunner`: it ends when the benchmark says so, or after `max_steps`, and
     succeeded if the result then says so. `Episode.initial_state` is vla-eval's `episode_idx`, of which there are
-    `max_episodes_per_task`; without it, one is drawn from the episode's seed. What else a benchmark draws does not
-    depend on the seed (`spec.seeded` is False).
+    `sim.episodes`; without it, one is drawn from the episode's seed. What else a benchmark draws does not depend on the
+    seed (`spec.seeded` is False).
     """
 
     Config = VlaEvalConfig
@@ -150,14 +160,9 @@ class VlaEval(Rows):
     provenance = staticmethod(provenance)
 
     def __init__(self, config: VlaEvalConfig, num_envs: int) -> None:
-        first = load_benchmark(config)
-        spec, self.config = make_spec(config, first), config
-        built = [first]  # used again, because a benchmark may take seconds to build
-        super().__init__(
-            spec,
-            num_envs,
-            lambda row: VlaEvalEnvironment(built.pop() if built else load_benchmark(config), config, spec),
-        )
+        # Benchmarks that nothing has run before: LIBERO's pictures depend on how often it was reset.
+        spec = spec_of(config)
+        super().__init__(spec, num_envs, lambda row: VlaEvalEnvironment(load_benchmark(config), config, spec))
 
 
 class VlaEvalEnvironment:
@@ -171,13 +176,13 @@ class VlaEvalEnvironment:
     def begin(self, episode: Episode) -> None:
         task, numbers = dict(self._tasks[episode.task]), self._spec.tasks[episode.task].initial_states
         number = episode.initial_state
-        if number is None and numbers:
+        if number is None:
             number = int(np.random.default_rng([episode.seed, _NUMBER_STREAM]).integers(numbers))
-        if number is not None and not 0 <= number < numbers:
+        if not 0 <= number < numbers:
             message = f"'{self._spec.tasks[episode.task].name}' has episodes 0 to {numbers - 1}, and no {number}."
             raise UserError(message, code="initial-state-unknown")
         self._clock = 0
-        finish(self._benchmark.start_episode(task if number is None else {**task, "episode_idx": number}))
+        finish(self._benchmark.start_episode({**task, "episode_idx": number}))
         self._observation = finish(self._benchmark.get_observation())
         self.instruction = str(self._observation.get("task_description", ""))
 

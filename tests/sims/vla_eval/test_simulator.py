@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from embodied_rl.interfaces.sim import Array, Episode
+from embodied_rl.interfaces.sim import Array, Episode, Unavailable
 from embodied_rl.testing.simulator_contract import Check
 from embodied_rl_sims.vla_eval import VlaEval, VlaEvalConfig
 from tests.support.environments import CONTRACT
@@ -32,12 +32,13 @@ class Point(base.StepBenchmark):
 
     def __init__(self, speed: float = 0.2, steps: int | None = LIMIT) -> None:
         super().__init__()
-        self.speed, self.steps, self.closed = speed, steps, False
+        self.speed, self.steps, self.closed, self.resets = speed, steps, False, 0
 
     def get_tasks(self) -> list[Any]:
         return [{"name": "go right", "suite": "line"}, {"name": "go far right", "suite": "line"}]
 
     def reset(self, task: Any) -> Any:
+        self.resets += 1
         self.x = np.random.default_rng(task["episode_idx"]).uniform(-0.9, 0.5) - 0.1 * task["name"].count("far")
         return self.x
 
@@ -61,6 +62,20 @@ class Point(base.StepBenchmark):
 
     def cleanup(self) -> None:
         self.closed = True
+
+
+class Unbounded(Point):
+    """It numbers as many episodes as anybody asks for, as most of vla-eval's benchmarks."""
+
+    def get_metadata(self) -> dict[str, Any]:
+        return {"max_steps": self.steps}
+
+
+class Asking(Point):
+    """It asks on the terminal, as LIBERO does."""
+
+    def get_tasks(self) -> list[Any]:
+        raise EOFError("EOF when reading a line")
 
 
 class Sleeping(Point):
@@ -155,6 +170,7 @@ def test_rewards_are_the_benchmarks_own_where_asked_for() -> None:
         ({"options": {"sped": 1}}, "option-unknown", ("sped",)),
         ({"options": {"steps": None}}, "key-missing", ("sim.horizon",)),
         ({"horizon": 0}, "value-out-of-range", ("sim.horizon=0",)),
+        ({"episodes": 0}, "value-out-of-range", ("sim.episodes=0",)),
         ({"control_hz": 0.0}, "value-out-of-range", ("sim.control_hz",)),
         ({"benchmark": "vla_eval.benchmarks.base:Benchmark"}, "rendering-unsupported", ("gpu only",)),
     ],
@@ -174,6 +190,25 @@ def test_a_benchmark_that_waits_is_refused() -> None:
 def test_an_episode_that_is_not_there_is_refused() -> None:
     with refuses("initial-state-unknown", "episodes 0 to 49, and no 50"):
         build(1).reset([Episode(0, 0, 0, initial_state=EPISODES)])
+
+
+def test_episodes_without_a_bound_are_numbered_too() -> None:
+    simulator = build(1, f"{__name__}:Unbounded", episodes=3)
+    assert [task.initial_states for task in simulator.spec.tasks] == [3, 3]
+    starts = {float(simulator.reset([Episode(seed, 0, seed)]).state[0, 0]) for seed in range(30)}
+    assert len(starts) == 3
+    assert [task.initial_states for task in build(1, episodes=999).spec.tasks] == [EPISODES, EPISODES]
+
+
+def test_a_question_on_the_terminal_is_told() -> None:
+    with pytest.raises(Unavailable, match=r"Answer it once: .*import Asking; Asking\(\*\*\{'speed': 1\}\)\.get_tasks"):
+        build(1, f"{__name__}:Asking", options={"speed": 1})
+
+
+def test_the_first_episode_is_the_benchmarks_first() -> None:
+    simulator = build(1)
+    simulator.reset([Episode(0, 0, 0)])
+    assert simulator.environment(0)._benchmark.resets == 1
 
 
 def test_benchmarks_are_cleaned_up() -> None:
