@@ -1,5 +1,6 @@
 """`embodied-rl eval`: measure a checkpoint's success on fixed episodes, and write a report and videos."""
 
+import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -51,6 +52,8 @@ from embodied_rl.reports.report import Report
 from embodied_rl.reports.report_page import write_page
 from embodied_rl.reports.result import EpisodeResult
 from embodied_rl.reports.summary_table import make_summary_table
+from embodied_rl.reports.vla_eval_results import FILE as VLA_EVAL_FILE
+from embodied_rl.reports.vla_eval_results import compare_reported, to_vla_eval
 from embodied_rl.rollout.delay import Delay, read_chunks
 from embodied_rl.rollout.runner import choose_batch
 from embodied_rl.runs.folder import RunFolder
@@ -58,6 +61,7 @@ from embodied_rl.runs.provenance import count_cores
 from embodied_rl.runtime.processes.handle import Handle
 from embodied_rl.schema import EvalConfig, SimNode, untrusted_settings
 from embodied_rl.schema.checks import check_evaluated_policy
+from embodied_rl.system.atomic_write import write_text
 from embodied_rl.system.untrusted_files import name_file
 from embodied_rl.training.run_checks import check_environments
 
@@ -242,14 +246,21 @@ def finish_evaluation(evaluation: PlannedEvaluation, out: Path) -> int:
 def report_results(evaluation: PlannedEvaluation, played: Sequence[list[EpisodeResult]], out: Path) -> None:
     """Write an evaluation's report, videos and page, and print its table."""
     results, spec = combine_results(evaluation.parts, played)
-    found = Report.from_results(results, spec, evaluation.metadata)
+    found, reported = Report.from_results(results, spec, evaluation.metadata), evaluation.config.reported
+    if reported is not None:
+        status = compare_reported(found.success, reported)
+        found = replace(found, metadata={**found.metadata, "reported": reported, "status": status})
     found.write(out)
+    if evaluation.config.format == "vla_eval":
+        write_text(out / VLA_EVAL_FILE, json.dumps(to_vla_eval(found), indent=1) + "\n", "out")
     videos = film_as_configured(evaluation, played, out)
     metrics = None if evaluation.folder is None else evaluation.folder.metrics
     settings = configuration.to_yaml(evaluation.config)
     write_page(out / LAST, found, metrics=metrics, videos=videos, configuration=settings)
     console = Console(highlight=False)
     console.print(make_summary_table(found))
+    if reported is not None:
+        print(f"Reported: {reported:.1%}: {found.metadata['status']}")
     for path in (out / LAST, *videos):
         console.print(f"Written: {path}", markup=False, soft_wrap=True)
 

@@ -140,6 +140,11 @@ class EvalConfig:
     """Continue an evaluation that ended early: its folder. Only what is missing runs."""
     out: FilePath | None = None
     """Folder of the report; null puts it beside the run, or into eval/ here."""
+    format: Literal["report", "vla_eval"] = "report"
+    """vla_eval: beside the report, write the results as vla_eval.json, in the format of vla-eval 0.8."""
+    reported: float | None = at_least(0.0, None, at_most=1.0)
+    """Success rate that was published for this, from 0 to 1. The report says whether the 95 % interval holds it
+    (reproduced), or the difference is at most 5 points (close), or not (differs)."""
     video: Video = field(default_factory=Video)
     """What is filmed."""
     server: ServedNode = field(default_factory=ServedNode)

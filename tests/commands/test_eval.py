@@ -44,6 +44,14 @@ def test_a_bare_file_is_reported_here(kind, tmp_path, capsys):
     assert (folder / "report.html").read_text().count("data:video/mp4") == 3
 
 
+def test_results_are_written_for_vla_eval_and_compared_with_a_published_rate(kind, tmp_path, capsys):
+    run(format="vla_eval", reported=1.0, video=Video(0, 0, 0), out="here")
+    found, own = (json.loads((tmp_path / "here" / name).read_text()) for name in ("vla_eval.json", "report.json"))
+    assert found["num_episodes_total"] == 20 and found["status"] == own["metadata"]["status"]
+    assert f"Reported: 100.0%: {found['status']}" in capsys.readouterr().out
+    assert (found["interval"][1] >= 1.0) == (found["status"] == "reproduced")
+
+
 def test_a_run_is_reported_in_its_folder_with_its_simulator_and_curves(kind, tmp_path):
     folder = RunFolder.create(tmp_path / "runs", "demo", 0)
     node = SimNode("clock", num_envs=6)
