@@ -43,8 +43,10 @@ class MetaWorldConfig:
     times as fast, and differ (physics do not): evaluate published policies with "official"."""
     renderer: Literal["egl", "osmesa"] = "egl"
     """the OpenGL backend, "egl" or "osmesa". A process can use only one."""
-    reward: Literal["environment", "success"] = "environment"
-    """of each control step: the package's own, from 0 to 10; or 1 where the goal holds and 0 elsewhere."""
+    reward: Literal["environment", "success", "progress"] = "environment"
+    """of each control step: the package's own, from 0 to 10; 1 where the goal holds and 0 elsewhere; or that plus a
+    tenth of the change of the package's reward since the control step before. Its sum over an episode depends on the
+    first and the last step alone, so that an episode may end in success."""
     horizon: int = 500
     """control steps after which an episode is truncated; the package allows 500, RLinf's evaluation 100."""
     settle: int = 0
@@ -58,7 +60,7 @@ class MetaWorldConfig:
     def __post_init__(self) -> None:
         choices = {
             "suite": tuple(SUITES), "goal": ("auto", "visible", "hidden"), "observations": ("rgb", "state"),
-            "rendering": ("official", "light"), "renderer": ("egl", "osmesa"), "reward": ("environment", "success"),
+            "rendering": ("official", "light"), "renderer": ("egl", "osmesa"), "reward": ("environment", "success", "progress"),
         }  # fmt: skip
         for key, known in choices.items():
             if (value := getattr(self, key)) not in known:

@@ -14,6 +14,8 @@ from embodied_rl_sims.metaworld.settings import GOALS, MetaWorldConfig
 from embodied_rl_sims.metaworld.tasks import TASKS
 from embodied_rl_sims.rows import Rows, ScenePool, StepOutcome, View
 
+MOST_REWARD = 10.0
+"""Largest reward of a control step in the package."""
 HAND = ("hand_x", "hand_y", "hand_z", "opening")
 _OBJECTS = tuple(f"object{number}_{axis}" for number in (0, 1) for axis in ("x", "y", "z", "qx", "qy", "qz", "qw"))
 OBSERVED = (
@@ -61,6 +63,7 @@ class MetaWorldEnvironment:
         self._task, self._scene = -1, None
         self._clock = 0
         self._expert: Any = None
+        self._own: float | None = None
         self.instruction = ""
 
     @property
@@ -84,15 +87,15 @@ class MetaWorldEnvironment:
             raise UserError(
                 f"'{name}' has initial states 0 to {GOALS - 1}, and no {number}.", code="initial-state-unknown"
             )
-        self._clock, self._expert, self.instruction = 0, None, TASKS[name][1]
+        self._clock, self._expert, self._own, self.instruction = 0, None, None, TASKS[name][1]
         self._scene.begin(fold_seed(episode.seed, 31), number)
 
     def step(self, action: Array) -> StepOutcome:
         self._clock += 1
-        reward, success = self.scene.step(action)
-        if self._config.reward == "success":
-            reward = float(success)
-        return StepOutcome(reward, success, success and self._config.terminate_on_success)
+        own, success = self.scene.step(action)
+        progress, self._own = 0.0 if self._own is None else (own - self._own) / MOST_REWARD, own
+        rewards = {"environment": own, "success": float(success), "progress": float(success) + progress}
+        return StepOutcome(rewards[self._config.reward], success, success and self._config.terminate_on_success)
 
     def observe(self, pictures: bool) -> View:
         config, seen = self._config, self.scene.observation.astype(np.float32)

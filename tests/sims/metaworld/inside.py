@@ -82,6 +82,22 @@ def package_episode(name: str, seed: int, steps: int, numbered: bool) -> dict[st
     return {"states": np.array(states), "reward": reward, "success": success, "actions": np.array(rest)[:, 2:]}
 
 
+def rewards(task: str, seed: int, steps: int) -> dict[str, Array]:
+    """Rewards and success of two episodes of the expert, one after the other, by each kind of reward."""
+    found = {}
+    for reward in ("environment", "success", "progress"):
+        simulator = build(tasks=[task], observations="state", reward=reward)
+        expert = simulator.expert()
+        for number in range(2):
+            episode, rows = [Episode(number, 0, seed + number)], []
+            simulator.reset(episode)
+            for _ in range(steps):
+                result = simulator.step(expert()[:, None], episode)
+                rows.append((result.reward[0, 0], result.success[0, 0]))
+            found[f"{reward}/{number}"] = np.array(rows)
+    return found
+
+
 def suites() -> dict[str, Array]:
     """The package's own lists of tasks."""
     found = {name.lower(): getattr(load_package(RENDERER).env_dict, f"{name}_V3") for name in ("MT10", "MT25", "MT50")}

@@ -20,6 +20,7 @@ CALLS: list[Call] = [
     ("pictures", {}),
     ("light_physics", {"tasks": ["push", "drawer-open", "hammer", "box-close"], "steps": 40}),
     ("settling", {}),
+    ("rewards", {"task": "reach", "seed": 3, "steps": 60}),
 ]
 
 
@@ -39,6 +40,14 @@ def test_experts_episodes_are_the_package_s(found: list[Found], number: int) -> 
 
 def test_experts_reach_their_goals(found: list[Found]) -> None:
     assert all(bool(found[1][f"{task}/success"]) for task in CALLS[1][1]["tasks"])
+
+
+def test_progress_is_the_change_of_the_reward(found: list[Found]) -> None:
+    for number in range(2):
+        own, success, progress = (found[7][f"{kind}/{number}"] for kind in ("environment", "success", "progress"))
+        assert np.array_equal(success[:, 0], own[:, 1]) and own[-1, 1], "the expert reaches the goal"
+        expected = np.diff(own[:, 0], prepend=own[0, 0]) / 10 + own[:, 1]
+        assert np.allclose(progress[:, 0], expected, atol=1e-6) and np.ptp(np.diff(own[:, 0])) > 0.1
 
 
 def test_suites_are_the_package_s(found: list[Found]) -> None:
