@@ -7,7 +7,7 @@ from typing import Any
 
 from embodied_rl.assembly.policy_factory import find_policy_file, names_file
 from embodied_rl.checkpoints.policy_file import read_metadata
-from embodied_rl.config import assets, plugins
+from embodied_rl.config import assets, hub, plugins
 from embodied_rl.config.freeze import freeze_config
 from embodied_rl.deployment.policy_client.client import PolicyClient
 from embodied_rl.interfaces.errors import UserError
@@ -43,7 +43,7 @@ def place_policies(config: EvalConfig) -> EvalConfig:
     """Return the configuration with absolute paths of the policies' files."""
 
     def place(text: str) -> str:
-        is_path = names_file(text) and not text.startswith(assets.PREFIX)
+        is_path = names_file(text) and not text.startswith((assets.PREFIX, hub.PREFIX))
         return str(find_policy_file(text).resolve()) if is_path else text
 
     if config.policies:

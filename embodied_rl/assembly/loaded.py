@@ -17,6 +17,7 @@ from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.assembly import build
 from embodied_rl.assembly.policy_factory import WORDS, load_deployed
 from embodied_rl.checkpoints.policy_file import PolicyMetadata, read_metadata
+from embodied_rl.config import hub
 from embodied_rl.interfaces.description import PolicyDescription
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.observation_input import as_array, read_observation
@@ -133,6 +134,7 @@ def load_policy(policy: str | os.PathLike[str], *, seed: int | None = None, devi
             f"{policy!r} is not a policy's file. Give a run, a file or asset:<name>. {remedy}".rstrip(),
             code="policy-not-a-file",
         )
+    policy = hub.download(policy) if policy.startswith(hub.PREFIX) else policy
     devices = ["cpu"]
     if torch.cuda.is_available():
         devices += ["cuda", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]

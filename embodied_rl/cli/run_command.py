@@ -7,7 +7,8 @@ from typing import Any
 
 from embodied_rl.cli.command import Command, Options, parse_arguments
 from embodied_rl.cli.text import print_columns
-from embodied_rl.config.freeze import freeze_config, to_yaml
+from embodied_rl.config import hub
+from embodied_rl.config.freeze import freeze_config, thaw_config, to_yaml
 from embodied_rl.config.option_files import parse_overrides
 from embodied_rl.interfaces.errors import UserError
 
@@ -104,7 +105,10 @@ def run_command(command: Command, arguments: Sequence[str]) -> int:
 def execute_command(command: Command, mapping: dict[str, Any], options: Options) -> int:
     """Check one composed configuration, then print it, describe it or run it, according to the options."""
     preparation = load_preparation(command)
-    config = preparation.adapt(command.name, freeze_command_config(command, mapping, options.overrides))
+    config = freeze_command_config(command, mapping, options.overrides)
+    if not options.show and any(hub.PREFIX in word for word in options.overrides):
+        config = freeze_command_config(command, hub.download_all(thaw_config(config)), options.overrides)
+    config = preparation.adapt(command.name, config)
     if options.show:
         print(to_yaml(preparation.find_plugins(config)[0]), end="")
         return 0

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from embodied_rl.config import hub
 from embodied_rl.config.freeze import suggest_name
 from embodied_rl.interfaces.errors import UserError
 
@@ -29,5 +30,11 @@ def find_asset(name: str) -> Path:
 
 
 def resolve_path(text: str) -> Path:
-    """Return the path of a configuration value: `asset:<name>` is an asset, anything else a plain path."""
+    """Return the path of a configuration value: an asset, what was downloaded from the Hub, or a plain path.
+
+    Raises:
+        UserError: there is no such asset, or it was not downloaded; nothing is downloaded here.
+    """
+    if text.startswith(hub.PREFIX):
+        return hub.find_downloaded(text)
     return find_asset(text.removeprefix(PREFIX)) if text.startswith(PREFIX) else Path(text)

@@ -42,8 +42,8 @@ def explain_path(path: Path) -> str | None:
     if not HUB_NAME.match(text) or path.parent.exists():
         return None
     return (
-        f"There is no file or folder {path}. If it is a name on Hugging Face's hub: nothing is downloaded here. Type "
-        f"`hf download {text.removeprefix('hf://')} --local-dir {path.name}`, then give {path.name}."
+        f"There is no file or folder {path}. If it is a name on Hugging Face's hub, type "
+        f"hf:{text.removeprefix('hf://')}, which downloads it."
     )
 
 

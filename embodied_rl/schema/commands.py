@@ -100,7 +100,8 @@ class Video:
 @dataclass(frozen=True)
 class EvalConfig:
     policy: PolicySource | None = None
-    """Who acts: a run folder, a checkpoint file, asset:<name>, the address of a server (ws://…), expert or random."""
+    """Who acts: a run folder, a checkpoint file, asset:<name>, hf:<owner>/<name>, the address of a server (ws://…),
+    expert or random."""
     checkpoint: PolicySource | None = None
     """Another name for `policy`."""
     policies: dict[Text, PolicySource] = field(default_factory=dict)
@@ -172,7 +173,8 @@ class SftConfig:
     algo: AlgoNode
     """Supervised fine-tuning: its demonstrations, stages, learning rates and steps."""
     dataset: FilePath | None = None
-    """Folder of a LeRobotDataset v3.0 to clone; null records the simulator's operator."""
+    """Folder of a LeRobotDataset v3.0 to clone, or hf:<owner>/<name>[@revision]; null records the simulator's
+    operator."""
     sources: tuple[Text, ...] | None = None
     """Whose steps of the dataset are cloned: those of policy, human, replay, safety, hold; null takes all but hold."""
     reward: RewardNode = field(default_factory=RewardNode)
@@ -222,7 +224,8 @@ class ExportConfig:
 @dataclass(frozen=True)
 class InspectConfig:
     checkpoint: FilePath
-    """What to look at, given as a plain word: a run folder, a policy file, or a folder of lerobot's or openpi's."""
+    """What to look at, given as a plain word: a run folder, a policy file, a folder of lerobot's or openpi's, or
+    hf:<owner>/<name>."""
     tensors: bool = False
     """Whether to build the network of another project's checkpoint, too, and compare all tensors with it."""
 

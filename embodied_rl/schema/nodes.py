@@ -89,7 +89,8 @@ class PolicyNode:
     name: Text
     """Policy; `embodied-rl list policies` shows them."""
     checkpoint: FilePath | None = None
-    """Weights to start from: a run folder, a file, asset:<name>, or a folder of lerobot's or openpi's; null draws new
+    """Weights to start from: a run folder, a file, asset:<name>, a folder of lerobot's or openpi's, or
+    hf:<owner>/<name>[@revision][:subfolder], which is downloaded from Hugging Face's Hub and pinned; null draws new
     ones."""
     cameras: dict[Text, Text | None] = field(default_factory=dict)
     """For a checkpoint of another project: its view → the simulator's camera, null for a view that stays empty; views
@@ -175,7 +176,7 @@ class ReplayNode:
     """New folder for the experience of the run; null: the folder replay in the run folder."""
     preload: FilePath | None = None
     """Offline experience: the folder replay of an earlier run, one replay storage, or a LeRobotDataset with rewards and
-    outcomes. It is only read."""
+    outcomes, also as hf:<owner>/<name>. It is only read."""
     capacity: int = at_least(1, 20_000)
     """Newest decisions that are kept, over all environments. Their space on the disk is reserved at the start."""
     collect: bool = True

@@ -14,7 +14,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from embodied_rl.config import assets, plugins
+from embodied_rl.config import assets, hub, plugins
 from embodied_rl.config.freeze import DataclassInstance, find_rest_field, freeze_config, join_key, thaw_config
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.trust import Trust
@@ -287,7 +287,7 @@ def _is_inside(text: str, folder: Path | None) -> bool:
     """Return whether a path is an asset or ends within a folder, after resolving links."""
     if text.startswith(assets.PREFIX):
         return True  # `find_asset` does not leave the folder of assets
-    if "://" in text or text.startswith("~"):
+    if "://" in text or text.startswith(("~", hub.PREFIX)):
         return False
     try:
         return folder is not None and Path(text).resolve().is_relative_to(folder.resolve())

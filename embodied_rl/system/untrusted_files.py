@@ -136,7 +136,7 @@ def check_inside(folder: Path, file: Path, error: type[UserError] = UserError) -
         top, real = folder.resolve(), file.resolve()
     except RuntimeError:
         raise error(f"{file} is a link to itself: put a copy in its place.", code="link-circular") from None
-    homes = [top, top.parents[1] / "blobs"] if top.parent.name == "snapshots" else [top]
-    if not any(real.is_relative_to(home) for home in homes):
+    blobs = [each.parent / "blobs" for each in top.parents if each.name == "snapshots"]
+    if not any(real.is_relative_to(home) for home in (top, *blobs)):
         message = f"{file} is a link to {real}, outside of {folder}, and is not opened: put a copy in its place."
         raise error(message, code="link-outside-folder")

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from embodied_rl.actors.embodiment import add_conditions
 from embodied_rl.assembly import build, networks
+from embodied_rl.config import assets
 from embodied_rl.interfaces.algorithm import Needs
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import SimulatorSpec
@@ -103,7 +104,7 @@ def check_preload(config: TrainConfig, needs: Needs, spec: SimulatorSpec) -> Non
     embodiment = networks.fit_conditions(network, embodiment, needs.conditions, spec.instruction_length)
     expected = ReplayFormat.of_simulator(spec, 1, 2, embodiment.executed)
     noise = None if needs.start_noise is None else needs.start_noise.count_entries(network.spec)
-    storages = open_offline(Path(config.replay.preload), spec, pictures=False)
+    storages = open_offline(assets.resolve_path(config.replay.preload), spec, pictures=False)
     if not any(storage.list_episodes() for storage in storages):
         raise UserError(
             f"replay.preload={config.replay.preload} holds no whole episode: one that ended in success or failure, or "
@@ -120,7 +121,7 @@ def check_preload(config: TrainConfig, needs: Needs, spec: SimulatorSpec) -> Non
             )
         if noise is not None:
             check_stored(config, needs, storage.format, expected.executed, noise)
-        with name_file(Path(config.replay.preload)):
+        with name_file(assets.resolve_path(config.replay.preload)):
             for condition in needs.conditions or [embodiment.condition]:
                 embodiment.tokens(add_conditions(storage.list_instructions(), condition))
 

@@ -8,6 +8,7 @@ import torch
 
 from embodied_rl.actors.learning import checkpoint, sharded
 from embodied_rl.assembly import build
+from embodied_rl.config import assets
 from embodied_rl.interfaces.algorithm import Algorithm, Needs
 from embodied_rl.interfaces.policy import Actor
 from embodied_rl.interfaces.sim import SimulatorSpec
@@ -181,7 +182,7 @@ def open_replay(
     """
     for storage in own if clear else ():
         storage.clear()
-    offline = () if config.replay.preload is None else open_offline(Path(config.replay.preload), spec)
+    offline = () if config.replay.preload is None else open_offline(assets.resolve_path(config.replay.preload), spec)
     terminal = config.train.time_limit == "terminal"
     return Replay(own[0], offline, ranks.rank, ranks.size, terminal, further=tuple(own[1:]))
 

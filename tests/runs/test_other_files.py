@@ -13,6 +13,7 @@ from embodied_rl.assembly import build
 from embodied_rl.checkpoints import detection
 from embodied_rl.cli.main import main
 from tests.support.building_checkpoints import lerobot
+from tests.support.refusals import refuses
 from tests.support.using_checkpoints import attach
 
 
@@ -77,13 +78,12 @@ def test_every_command_describes_the_content(tmp_path: Path, capsys: pytest.Capt
         assert FOUND[what][1] in capsys.readouterr().err, what
 
 
-@pytest.mark.parametrize("name", ["lerobot/pi0_base", "hf://lerobot/pi0_base"])
-def test_a_name_on_a_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str) -> None:
+def test_a_name_on_a_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(
-        CheckpointError, match="`hf download lerobot/pi0_base --local-dir pi0_base`, then give pi0_base"
-    ):
-        build.resolve_policy_file(name)
+    with pytest.raises(CheckpointError, match="type hf:lerobot/pi0_base, which downloads it"):
+        build.resolve_policy_file("lerobot/pi0_base")
+    with refuses("hub-name-invalid", "give hf:<owner>/<name>"):
+        build.resolve_policy_file("hf://lerobot/pi0_base")
 
 
 def test_a_mistyped_run_is_not_a_hub_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -60,7 +60,8 @@ class MetaWorldConfig:
     def __post_init__(self) -> None:
         choices = {
             "suite": tuple(SUITES), "goal": ("auto", "visible", "hidden"), "observations": ("rgb", "state"),
-            "rendering": ("official", "light"), "renderer": ("egl", "osmesa"), "reward": ("environment", "success", "progress"),
+            "rendering": ("official", "light"), "renderer": ("egl", "osmesa"),
+            "reward": ("environment", "success", "progress"),
         }  # fmt: skip
         for key, known in choices.items():
             if (value := getattr(self, key)) not in known:

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from embodied_rl.actors.embodiment import Embodiment
+from embodied_rl.config import assets
 from embodied_rl.config.freeze import suggest_name
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import FlowBackbone
@@ -37,7 +38,7 @@ def open_dataset(folder: str) -> "closing[LeRobotDataset]":
     """
     from embodied_rl.datasets.lerobot.dataset_reader import LeRobotDataset
 
-    return closing(LeRobotDataset(folder))
+    return closing(LeRobotDataset(assets.resolve_path(folder)))
 
 
 def check_stages(config: SftConfig, options: SFTConfig) -> None:

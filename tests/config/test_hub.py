@@ -1,0 +1,211 @@
+"""Names on the Hub, against a small Hub on loopback that cuts, stalls, lies and refuses."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import huggingface_hub.constants
+import pytest
+
+from embodied_rl import load_policy
+from embodied_rl.cli.main import main
+from embodied_rl.config import assets, hub
+from embodied_rl.schema import PolicyNode
+from embodied_rl.schema.untrusted_settings import check_file
+from tests.support.building_checkpoints import lerobot
+from tests.support.hub import Hub, serve_hub
+from tests.support.refusals import refuses
+
+WEIGHTS = bytes(range(256)) * 800
+REPO, DATA = "models/me/net", "datasets/me/data"
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
+    """A Hub with a model of two revisions and a dataset, and an empty cache."""
+    first = {"config.json": b"{}", "model.safetensors": WEIGHTS, "code.py": b"raise SystemExit", "old.bin": b"x" * 2000}
+    found = Hub(
+        {
+            REPO: {"main": {**first, "step_2/model.safetensors": WEIGHTS[:4000]}, "old": {"config.json": b"{} "}},
+            DATA: {"main": {"meta/info.json": b"{}", "data/chunk-000/file-000.parquet": WEIGHTS[:3000]}},
+        }
+    )
+    with serve_hub(found) as address:
+        settings = {
+            "HF_HUB_CACHE": str(tmp_path / "cache"),
+            "ENDPOINT": address,
+            "HUGGINGFACE_CO_URL_TEMPLATE": address + "/{repo_id}/resolve/{revision}/{filename}",
+            "HF_HUB_DISABLE_XET": True,
+            "HF_HUB_DOWNLOAD_TIMEOUT": 1,
+            "DOWNLOAD_CHUNK_SIZE": 1000,
+        }
+        for name, value in settings.items():
+            monkeypatch.setattr(huggingface_hub.constants, name, value)
+        yield found
+
+
+def pinned(server: Hub, repo: str = REPO, revision: str = "main") -> str:
+    return server.commit(repo, revision)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("hf:me/net", ("me/net", "model", None, "")),
+        ("hf:me/net@v1.0:a/b", ("me/net", "model", "v1.0", "a/b")),
+        ("hf:me/net:policy.safetensors", ("me/net", "model", None, "policy.safetensors")),
+        ("hf:datasets/me/data@main", ("me/data", "dataset", "main", "")),
+    ],
+)
+def test_a_name_has_a_repository_a_revision_and_a_path(text: str, expected: tuple[str, ...]) -> None:
+    found = hub.HubName.parse(text)
+    assert (found.repo, found.kind, found.revision, found.path) == expected and str(found) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["hf:net", "hf:", "hf:me/net@", "hf:me/net:", "hf:me/net:../x", "hf:me/net:/etc", "hf:a/b/c", "hf:me/n t"]
+)
+def test_other_texts_are_refused(text: str) -> None:
+    with refuses("hub-name-invalid", text):
+        hub.HubName.parse(text)
+
+
+def test_weights_are_downloaded_once_and_pinned(server: Hub, capsys: pytest.CaptureFixture[str]) -> None:
+    commit = pinned(server)
+    assert hub.download("hf:me/net") == f"hf:me/net@{commit}"
+    size = len(WEIGHTS) + 4000 + 2
+    assert f"{size:,} bytes in 3 files" in capsys.readouterr().out, "the size is told before"
+    folder = assets.resolve_path(f"hf:me/net@{commit}")
+    assert (folder / "model.safetensors").read_bytes() == WEIGHTS
+    assert not list(folder.rglob("*.py")) and not list(folder.rglob("*.bin")), "what could run code stays there"
+    server.asked.clear()
+    assert hub.download(f"hf:me/net@{commit}") == f"hf:me/net@{commit}" and server.asked == []
+    assert hub.download("hf:me/net@old") == f"hf:me/net@{pinned(server, revision='old')}"
+
+
+def test_a_folder_and_a_file_of_a_repository(server: Hub) -> None:
+    for path in ("step_2", "model.safetensors"):
+        found = hub.download(f"hf:me/net:{path}")
+        assert found == f"hf:me/net@{pinned(server)}:{path}" and assets.resolve_path(found).exists()
+    folder = assets.resolve_path(f"hf:me/net@{pinned(server)}:step_2")
+    assert [file.name for file in folder.iterdir()] == ["model.safetensors"]
+    with refuses("hub-incomplete", "only a part"):
+        assets.resolve_path(f"hf:me/net@{pinned(server)}")
+    with refuses("hub-empty", "no file of safetensors"):
+        hub.download("hf:me/net:step_3")
+
+
+def test_a_dataset(server: Hub) -> None:
+    named = f"hf:datasets/me/data@{pinned(server, DATA)}"
+    assert hub.download_all({"dataset": "hf:me/data", "seed": 1}) == {"dataset": named, "seed": 1}
+    assert (assets.resolve_path(named) / "data/chunk-000/file-000.parquet").read_bytes() == WEIGHTS[:3000]
+
+
+def test_keys_say_what_may_be_on_the_hub(server: Hub) -> None:
+    name = f"hf:me/net@{pinned(server)}"
+    given = {"policy": {"checkpoint": "hf:me/net"}, "policies": {"pick": "hf:me/net"}, "run": {"root": "runs"}}
+    assert hub.download_all(given) == {**given, "policy": {"checkpoint": name}, "policies": {"pick": name}}
+    with refuses("hub-not-here", "run.root=hf:me/net"):
+        hub.download_all({"run": {"root": "hf:me/net"}})
+
+
+def test_what_was_cut_off_continues(server: Hub) -> None:
+    server.fault = "cut"
+    folder = assets.resolve_path(hub.download("hf:me/net"))
+    assert (folder / "model.safetensors").read_bytes() == WEIGHTS
+    assert server.cut and server.sent < len(WEIGHTS) + 4000 + 2 + 2 * 1000, "at most a chunk of each is sent twice"
+
+
+def test_a_hub_that_stalls_ends_with_its_name(server: Hub) -> None:
+    server.fault = "silent"
+    with refuses("hub-interrupted", "hf:me/net", "continues it"):
+        hub.download("hf:me/net")
+
+
+@pytest.mark.parametrize("fault", ["size", "content"])
+def test_what_is_not_as_listed_is_deleted(server: Hub, fault: str) -> None:
+    server.fault = fault
+    with refuses("hub-damaged", "model.safetensors", "step_2/model.safetensors"):
+        hub.download("hf:me/net")
+    server.fault = ""
+    assert (assets.resolve_path(hub.download("hf:me/net:step_2")) / "model.safetensors").read_bytes() == WEIGHTS[:4000]
+
+
+@pytest.mark.parametrize(
+    ("text", "fault", "code"),
+    [
+        ("hf:me/none", "", "hub-missing"),
+        ("hf:me/net@none", "", "hub-revision"),
+        ("hf:me/net", "gated", "hub-gated"),
+        ("hf:me/net", "down", "hub-refused"),
+    ],
+)
+def test_a_refusal_is_told(server: Hub, text: str, fault: str, code: str) -> None:
+    server.fault = fault
+    with refuses(code, text):
+        hub.download(text)
+
+
+def test_offline_the_cache_answers(
+    server: Hub, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hub.download("hf:me/net")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    server.asked.clear()
+    assert hub.download("hf:me/net") == f"hf:me/net@{pinned(server)}"
+    assert server.asked == [] and "of the cache" in capsys.readouterr().out
+    with refuses("hub-offline", "hf:me/other"):
+        hub.download("hf:me/other")
+
+
+def test_nothing_is_downloaded_where_a_file_names_it(server: Hub) -> None:
+    with refuses("hub-not-pinned", "hf:me/net"):
+        assets.resolve_path("hf:me/net")
+    with refuses("hub-offline", "not downloaded"):
+        assets.resolve_path(f"hf:me/net@{'0' * 40}")
+    assert server.asked == []
+
+
+def test_a_file_names_nothing_on_the_hub(tmp_path: Path) -> None:
+    stored = {"name": "pocket", "checkpoint": f"hf:me/net@{'0' * 40}"}
+    with refuses("setting-not-trusted", "policy.checkpoint"):
+        check_file(PolicyNode, stored, "config.yaml", folder=tmp_path, where="policy")
+
+
+def test_commands_take_names_and_pin_them(server: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    server.repos["models/me/own"] = {
+        "main": {"policy.safetensors": assets.find_asset("tabletop_base.safetensors").read_bytes()}
+    }
+    name = f"hf:me/own@{pinned(server, 'models/me/own')}"
+    assert main(["inspect", "hf:me/own"]) == 0 and f"Downloading {name}" in capsys.readouterr().out
+    out = tmp_path / "out"
+    assert (
+        main(["eval", "hf:me/own", "episodes=1", "video.episodes=0", "video.best=0", "video.worst=0", f"out={out}"])
+        == 0
+    )
+    kept = json.loads((out / "report.json").read_text())["metadata"]
+    assert kept["checkpoint"] == name, "provenance names the commit"
+    server.asked.clear()
+    assert main(["train", "experiment=demo", f"policy.checkpoint={name}", "--dry-run"]) == 0 and server.asked == []
+    assert load_policy("hf:me/own").spec.action_names
+    capsys.readouterr()
+    assert main(["train", "run.root=hf:me/own", "--dry-run"]) == 2 and "[hub-not-here]" in capsys.readouterr().err
+    assert main(["eval", "hf:me/none"]) == 2 and "[hub-missing]" in capsys.readouterr().err
+
+
+def test_a_checkpoint_in_a_folder_of_a_repository(
+    server: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = lerobot(tmp_path / "pi0", "pi0")
+    files = {f"steps/2/{file.name}": file.read_bytes() for file in folder.iterdir() if file.is_file()}
+    server.repos["models/me/pi0"] = {"main": files}
+    assert main(["inspect", "hf:me/pi0:steps/2"]) == 0
+    assert "lerobot" in capsys.readouterr().out
+
+
+def test_a_disk_without_space_is_told_before(server: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub.shutil, "disk_usage", lambda place: SimpleNamespace(free=10))
+    with refuses("disk-full", "hf:me/net", "HF_HOME"):
+        hub.download("hf:me/net")
+    assert server.sent == 0
