@@ -13,8 +13,10 @@ from embodied_rl.cli.main import main
 from embodied_rl.config import assets, hub
 from embodied_rl.schema import PolicyNode
 from embodied_rl.schema.untrusted_settings import check_file
+from embodied_rl.training.algorithms.imitation.cloning_data import open_dataset
 from tests.support.building_checkpoints import lerobot
 from tests.support.hub import Hub, serve_hub
+from tests.support.making_datasets import assert_holds, made
 from tests.support.refusals import refuses
 
 WEIGHTS = bytes(range(256)) * 800
@@ -100,6 +102,14 @@ def test_a_dataset(server: Hub) -> None:
     named = f"hf:datasets/me/data@{pinned(server, DATA)}"
     assert hub.download_all({"dataset": "hf:me/data", "seed": 1}) == {"dataset": named, "seed": 1}
     assert (assets.resolve_path(named) / "data/chunk-000/file-000.parquet").read_bytes() == WEIGHTS[:3000]
+
+
+def test_a_dataset_is_read_from_the_cache(server: Hub, tmp_path: Path) -> None:
+    folder = made(tmp_path / "own", 2)
+    files = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    server.repos[DATA] = {"main": files}
+    with open_dataset(hub.download("hf:me/data", "dataset")) as dataset:
+        assert_holds(dataset, 2)
 
 
 def test_keys_say_what_may_be_on_the_hub(server: Hub) -> None:
