@@ -13,16 +13,19 @@ from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.flow_kind import read_denoise_steps
 from embodied_rl.actors.learning.checkpoint import explain_failed_writes
 from embodied_rl.assembly import build
-from embodied_rl.checkpoints import detection, lerobot, lerobot_files, openpi, peft_files
+from embodied_rl.assembly.evaluated_policies import find_run
+from embodied_rl.checkpoints import detection, lerobot, lerobot_files, model_card, openpi, peft_files
 from embodied_rl.checkpoints.foreign import SINGLE, write_prefix_length
 from embodied_rl.checkpoints.policy_file import PolicyMetadata, read_metadata
 from embodied_rl.checkpoints.weight_names import CheckpointSource, make_header, name_tensors
-from embodied_rl.config import assets, plugins
+from embodied_rl.config import assets, hub, plugins
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.foreign_checkpoint import ForeignCheckpoint
 from embodied_rl.interfaces.policy import FlowBackbone
+from embodied_rl.reports.comparison import REPORT
+from embodied_rl.reports.report import Report
 from embodied_rl.schema import ExportConfig
-from embodied_rl.system.atomic_write import explain_errors, set_usual_mode
+from embodied_rl.system.atomic_write import explain_errors, set_usual_mode, write_text
 from embodied_rl.system.untrusted_files import name_file
 
 FULL_PRECISION = {"dtype": "float32", "precision": "float32", "load_vlm_weights": False}
@@ -54,6 +57,11 @@ def run(config: ExportConfig) -> None:
         print(f"Not stored, because the format cannot store it: {note}")
     for note in lerobot_files.describe_versions(out):
         print(note)
+    if config.to is not None:
+        name, run = hub.HubName.parse(config.to).repo, find_run(file)
+        report = Report.read(run.path / REPORT) if run is not None and (run.path / REPORT).is_file() else None
+        write_text(out / model_card.NAME, model_card.make_card(name, config.format, metadata, report), "out")
+        print(f"Uploaded: {hub.upload(out, config.to, f'Export {metadata.policy} as {config.format}')}")
 
 
 def store_source_as_float32(source: CheckpointSource) -> None:
@@ -84,6 +92,8 @@ def check_start(config: ExportConfig) -> list[tuple[str, str]]:
 
 def check_export(config: ExportConfig) -> tuple[Path, Path]:
     """Check that an export is possible; return the policy file and the output folder."""
+    if config.to is not None:
+        hub.check_upload(config.to)
     given = assets.resolve_path(config.checkpoint)
     if (form := detection.detect_format(given)) is not None:
         raise UserError(

@@ -1,6 +1,6 @@
 """Checkpoints and datasets on the Hugging Face Hub, by `hf:<owner>/<name>[@revision][:subfolder]`.
 
-`download` is the only function that connects, and it is called for what the user typed, never for what a file names. It
+`download` and `upload` alone connect, and are called for what the user typed, never for what a file names. `download`
 pins the revision to a commit. `find_downloaded` finds that commit in the cache of `huggingface_hub`, whose environment
 variables count: HF_HOME, HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE.
 """
@@ -27,8 +27,8 @@ _KINDS = {
     "dataset": ("parquet", "mp4", "json", "jsonl", "npz", "png", "jpg", "safetensors"),
 }
 """Endings of the files that are downloaded. None of these formats runs code when it is read."""
-KEYS = {r"(policy\.)?checkpoint|policy|policies\..*": "model", r"dataset|replay\.preload": "dataset"}
-"""Keys, as regular expressions, whose values may be on the Hub, and the kind of repository that they name."""
+KEYS = {r"(policy\.)?checkpoint|policy|policies\..*": "model", r"dataset|replay\.preload": "dataset", "to": ""}
+"""Keys, as regular expressions, whose values may be on the Hub, and the kind of repository to download."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,42 @@ def download_all(values: Any, key: str = "") -> Any:
     if kind is None:
         message = f"{key}={values}: policies and datasets can be on the Hub, and nothing else. Give a path."
         raise UserError(message, code="hub-not-here")
-    return download(values, kind)
+    return download(values, kind) if kind else values
+
+
+def check_upload(text: str) -> HubName:
+    """Check that a text names a place for an upload, and that there is a token; return what it names.
+
+    Raises:
+        UserError: it does not, it names a commit, or no token is set.
+    """
+    name = HubName.parse(text)
+    if name.pinned:
+        raise UserError(f"{text}: give a branch, or none, in place of a commit.", code="hub-name-invalid")
+    if import_module("huggingface_hub").get_token() is None:
+        message = f"{text}: an upload needs HF_TOKEN=<your token that may write>, or `hf auth login`."
+        raise UserError(message, code="hub-token-missing")
+    return name
+
+
+def upload(folder: Path, text: str, message: str) -> str:
+    """Upload a folder's files as one commit; return the text with that commit. A new repository is private.
+
+    Raises:
+        UserError: see `check_upload`; or the Hub refuses, or does not answer.
+    """
+    name, api = check_upload(text), import_module("huggingface_hub").HfApi()
+    with _explain_errors(name):
+        api.create_repo(name.repo, repo_type=name.kind, private=True, exist_ok=True)
+        done = api.upload_folder(
+            repo_id=name.repo,
+            repo_type=name.kind,
+            folder_path=folder,
+            path_in_repo=name.path or None,
+            revision=name.revision,
+            commit_message=message,
+        )
+    return str(replace(name, revision=done.oid))
 
 
 def find_downloaded(text: str) -> Path:

@@ -219,6 +219,9 @@ class ExportConfig:
     """Type of the tensors: as in the checkpoint the policy came from, which rounds what was learned; or float32."""
     out: FilePath | None = None
     """Folder it is written to, new or empty; null takes <format>_checkpoint here."""
+    to: FilePath | None = None
+    """hf:<owner>/<name>[@branch][:folder]: upload the folder there, too, with a model card made from the run's report.
+    A new repository is private. HF_TOKEN is your token."""
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,11 +10,18 @@ import huggingface_hub.constants
 import pytest
 
 from embodied_rl import load_policy
+from embodied_rl.checkpoints.model_card import make_card
+from embodied_rl.checkpoints.policy_file import read_metadata
 from embodied_rl.cli.main import main
 from embodied_rl.config import assets, hub
+from embodied_rl.interfaces.sim import Task
+from embodied_rl.reports.report import Report
+from embodied_rl.reports.result import EpisodeResult
 from embodied_rl.schema import PolicyNode
 from embodied_rl.schema.untrusted_settings import check_file
 from embodied_rl.training.algorithms.imitation.cloning_data import open_dataset
+from embodied_rl_sims.tabletop import Tabletop, TabletopConfig
+from tests.support import strangers
 from tests.support.building_checkpoints import lerobot
 from tests.support.hub import Hub, serve_hub
 from tests.support.making_datasets import assert_holds, made
@@ -202,6 +210,49 @@ def test_commands_take_names_and_pin_them(server: Hub, tmp_path: Path, capsys: p
     capsys.readouterr()
     assert main(["train", "run.root=hf:me/own", "--dry-run"]) == 2 and "[hub-not-here]" in capsys.readouterr().err
     assert main(["eval", "hf:me/none"]) == 2 and "[hub-missing]" in capsys.readouterr().err
+
+
+def test_an_export_is_uploaded_with_its_card(
+    server: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = strangers.policy_of_pi0(tmp_path, lambda header: None, {})
+    words = ["export", str(file), f"out={tmp_path / 'made'}", "to=hf:me/new"]
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_TOKEN_PATH", str(tmp_path / "no token"))
+    assert main(words) == 2 and "[hub-token-missing]" in capsys.readouterr().err and not server.asked
+    monkeypatch.setenv("HF_TOKEN", "hf_of_a_test")
+    server.fault = "forbidden"
+    assert main([*words[:2], f"out={tmp_path / 'first'}", words[3]]) == 2 and "[hub-refused]" in capsys.readouterr().err
+    server.fault = ""
+    assert main(words) == 0
+    commit = pinned(server, "models/me/new")
+    assert f"Uploaded: hf:me/new@{commit}" in capsys.readouterr().out
+    assert server.private["models/me/new"] and server.tokens == {"Bearer hf_of_a_test"}
+    card = server.repos["models/me/new"]["main"]["README.md"].decode()
+    assert card.startswith("---\nlibrary_name: lerobot\n") and "No evaluation was stored" in card
+    assert str(tmp_path) not in card
+    assert main(["inspect", f"hf:me/new@{commit}"]) == 0 and "pi0" in capsys.readouterr().out
+
+
+def test_a_card_holds_the_reports_rates_and_no_path(tmp_path: Path) -> None:
+    results = [EpisodeResult(k, k % 2, k, "train", k < 6, False, 5, 1.0, 0.0, None) for k in range(8)]
+    tasks = (Task("pick red", "pick"), Task("press", "press"))
+    spec = replace(Tabletop.spec_of(TabletopConfig()), tasks=tasks)
+    about = {
+        "simulator": "tabletop",
+        "split": "eval",
+        "seed": 3,
+        "commit": "abc",
+        "algorithm": "ppo",
+        "kind": "training",
+    }
+    report = Report.from_results(
+        results, spec, {**about, "run": str(tmp_path), "command": f"train run.root={tmp_path}"}
+    )
+    metadata = read_metadata(assets.find_asset("tabletop_base.safetensors"))
+    card = make_card("me/net", "lerobot", metadata, report)
+    assert "| all | 75.0% | 40.9% – 92.9% | 8 |" in card and "| press | 75.0% |" in card
+    assert "seed `3`" in card and "commit `abc`" in card and str(tmp_path) not in card
 
 
 def test_a_checkpoint_in_a_folder_of_a_repository(

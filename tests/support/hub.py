@@ -1,5 +1,6 @@
 """A small Hugging Face Hub on loopback, with the answers that huggingface_hub 2.4 reads, and faults."""
 
+import base64
 import hashlib
 import json
 import re
@@ -8,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 from urllib.parse import unquote, urlparse
 
 LARGE = 1000
@@ -23,8 +25,9 @@ class Hub:
         commits: (repository, revision) → commit.
         fault: "cut" closes the connection in the middle of a large file, once for each file; "silent" never sends one;
             "size" lists one byte more than there are; "content" sends other bytes of the same number;
-            "gated" and "missing" refuse; "down" answers 500.
+            "gated", "missing" and "forbidden" refuse; "down" answers 500.
         asked: method and path of every request. sent: bytes of files that were sent.
+        large: uploaded large files by their SHA-256. private: new repositories. tokens: of all calls of an upload, but for the files' storage.
     """
 
     repos: dict[str, dict[str, dict[str, bytes]]] = field(default_factory=dict)
@@ -33,6 +36,9 @@ class Hub:
     sent: int = 0
     cut: set[str] = field(default_factory=set)
     released: threading.Event = field(default_factory=threading.Event)
+    large: dict[str, bytes] = field(default_factory=dict)
+    private: dict[str, bool] = field(default_factory=dict)
+    tokens: set[str | None] = field(default_factory=set)
     address: str = ""
 
     def commit(self, repo: str, revision: str) -> str:
@@ -57,6 +63,11 @@ def serve_hub(hub: Hub) -> Iterator[str]:
             answer(hub, self)
 
         do_HEAD = do_GET  # noqa: N815
+
+        def do_POST(self) -> None:
+            receive(hub, self, self.rfile.read(int(self.headers["Content-Length"])))
+
+        do_PUT = do_POST  # noqa: N815
 
         def log_message(self, format: str, *args: object) -> None: ...
 
@@ -91,6 +102,59 @@ def answer(hub: Hub, request: BaseHTTPRequestHandler) -> None:
             send_file(hub, request, known[0], found[4], known[1][found[4]])
     else:
         send(request, 404, b"{}", {"X-Error-Code": "RepoNotFound"})
+
+
+def receive(hub: Hub, request: BaseHTTPRequestHandler, body: bytes) -> None:
+    """Answer one request of an upload: a new repository, an upload's kind, a large file, or a commit."""
+    path = unquote(urlparse(request.path).path).strip("/")
+    hub.asked.append(f"{request.command} {path}")
+    if path.startswith("api/"):
+        hub.tokens.add(request.headers.get("Authorization"))
+    if hub.fault == "forbidden":
+        send(request, 403, b'{"error": "no right to write"}')
+    elif path == "api/repos/create":
+        made = json.loads(body)
+        hub.private[f"models/{made['organization']}/{made['name']}"] = made.get("visibility") == "private"
+        send(request, 200, json.dumps({"url": f"{hub.address}/{made['organization']}/{made['name']}"}).encode())
+    elif path == "api/validate-yaml":
+        send(request, 200, b'{"errors": [], "warnings": []}')
+    elif found := re.fullmatch(r"api/(models/[^/]+/[^/]+)/preupload/(.+)", path):
+        files = [
+            {"path": each["path"], "uploadMode": "lfs" if each["size"] >= LARGE else "regular", "shouldIgnore": False}
+            for each in json.loads(body)["files"]
+        ]
+        send(request, 200, json.dumps({"files": files}).encode())
+    elif path.endswith("/info/lfs/objects/batch"):
+        objects = [
+            {**each, "actions": {"upload": {"href": f"{hub.address}/lfs/{each['oid']}"}}}
+            for each in json.loads(body)["objects"]
+        ]
+        send(request, 200, json.dumps({"transfer": "basic", "objects": objects}).encode())
+    elif path.startswith("lfs/"):
+        hub.large[path.removeprefix("lfs/")] = body
+        send(request, 200, b"{}")
+    elif found := re.fullmatch(r"api/(models/[^/]+/[^/]+)/commit/(.+)", path):
+        commit(hub, found[1], found[2], [json.loads(line) for line in body.splitlines()])
+        oid = hub.commit(found[1], found[2])
+        answered = {
+            "commitUrl": f"{hub.address}/{found[1].removeprefix('models/')}/commit/{oid}",
+            "commitOid": oid,
+            "success": True,
+        }
+        send(request, 200, json.dumps(answered).encode())
+    else:
+        send(request, 404, b"{}")
+
+
+def commit(hub: Hub, repo: str, branch: str, rows: list[dict[str, Any]]) -> None:
+    """Add a commit's files to a branch."""
+    files = hub.repos.setdefault(repo, {}).setdefault(branch, {})
+    for row in rows:
+        value = row["value"]
+        if row["key"] == "file":
+            files[value["path"]] = base64.b64decode(value["content"])
+        elif row["key"] == "lfsFile":
+            files[value["path"]] = hub.large[value["oid"]]
 
 
 def send_listing(hub: Hub, request: BaseHTTPRequestHandler, repo: str, what: str, revision: str) -> None:

@@ -1,0 +1,62 @@
+"""The model card of an exported policy (README.md with metadata, as Hugging Face's Hub reads it)."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from embodied_rl.checkpoints.policy_file import PolicyMetadata
+from embodied_rl.reports.report import Report
+from embodied_rl.system.untrusted_files import make_printable
+
+NAME = "README.md"
+
+
+def make_card(name: str, form: str, metadata: PolicyMetadata, report: Report | None) -> str:
+    """Return the text of a model card. Machine paths and typed commands are left out.
+
+    Args:
+        name: owner and name of the repository.
+        form: format of the exported checkpoint.
+        metadata: of the policy file.
+        report: of the run that made it; None without one.
+    """
+    tags = ["robotics", "reinforcement-learning", "embodied-rl", metadata.policy]
+    head = [f"library_name: {form}", "pipeline_tag: robotics", f"tags: {json.dumps(tags)}"]
+    robot = metadata.embodiment
+    lines = [
+        f"# {name}",
+        f"A `{metadata.policy}` policy of embodied-rl, exported as a checkpoint of {form}.",
+        "## Success",
+        *(["No evaluation was stored with it."] if report is None else _describe_success(report)),
+        "## Robot",
+        f"- cameras: {', '.join(robot.cameras) or 'none'}",
+        f"- state: {', '.join(robot.state_names)}",
+        f"- action: {', '.join(robot.action_names)}; {robot.executed} of a chunk are executed",
+        "## Use",
+        f"```\nembodied-rl import policy={metadata.policy} policy.checkpoint=hf:{name} sim=<simulator> out=<file>\n```",
+    ]
+    body = "\n".join(line if line.startswith(("-", "|")) else f"\n{line}" for line in lines)
+    return "---\n" + "\n".join(head) + f"\n---\n{make_printable(body)}\n"
+
+
+def _describe_success(report: Report) -> list[str]:
+    found = report.metadata
+    rows = [("all", report.overall), *report.families.items()]
+    return [
+        f"On {report.success.episodes} episodes of `{found.get('simulator')}` (split `{found.get('split')}`, never "
+        f"trained on), with Wilson's 95 % intervals:",
+        "",
+        "| task family | success | 95 % interval | episodes |",
+        "|---|---|---|---|",
+        *(
+            f"| {name} | {each.success.rate:.1%} | {each.success.low:.1%} – {each.success.high:.1%} | "
+            f"{each.success.episodes} |"
+            for name, each in rows
+        ),
+        _describe_origin(found),
+    ]
+
+
+def _describe_origin(found: Mapping[str, Any]) -> str:
+    parts = [f"{key} `{found[key]}`" for key in ("algorithm", "seed", "commit", "episodes_sha256") if key in found]
+    return f"{found.get('kind', 'evaluation')}: {', '.join(parts)}."
