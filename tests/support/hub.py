@@ -27,7 +27,8 @@ class Hub:
             "size" lists one byte more than there are; "content" sends other bytes of the same number;
             "gated", "missing" and "forbidden" refuse; "down" answers 500.
         asked: method and path of every request. sent: bytes of files that were sent.
-        large: uploaded large files by their SHA-256. private: new repositories. tokens: of all calls of an upload, but for the files' storage.
+        large: uploaded large files by their SHA-256. private: new repositories.
+        tokens: of all calls of an upload, but for the files' storage.
     """
 
     repos: dict[str, dict[str, dict[str, bytes]]] = field(default_factory=dict)
