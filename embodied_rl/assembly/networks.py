@@ -20,6 +20,7 @@ from embodied_rl.actors.learning.checkpoint import CheckpointError
 from embodied_rl.checkpoints import detection, fitting, foreign, weight_names
 from embodied_rl.checkpoints.foreign import FoundCheckpoint, read_prefix_length
 from embodied_rl.checkpoints.policy_file import PolicyMetadata, check_config
+from embodied_rl.config import assets
 from embodied_rl.config.freeze import freeze_config
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import FlowBackbone
@@ -99,7 +100,7 @@ def _make_embodiment(found: FoundCheckpoint, node: PolicyNode, spec: SimulatorSp
             )
     tokenizer_text, source = found.tokenizer, found.folder
     if node.tokenizer is not None:
-        given = Path(node.tokenizer)
+        given = assets.resolve_path(node.tokenizer)
         source = given / "tokenizer.json" if given.is_dir() else given
         if not source.is_file():
             raise UserError(f"policy.tokenizer={node.tokenizer}: there is no {source}.", code="tokenizer-missing")
@@ -108,7 +109,8 @@ def _make_embodiment(found: FoundCheckpoint, node: PolicyNode, spec: SimulatorSp
         with name_file(source):
             tokenizer.load_tokenizer(tokenizer_text)  # to check that it can be
     views = fitting.match_views(found, spec, node.cameras)
-    statistics = fitting.choose_statistics(found, spec, None if find_asset(node) else node.statistics)
+    file = None if node.statistics is None or find_asset(node) else str(assets.resolve_path(node.statistics))
+    statistics = fitting.choose_statistics(found, spec, file)
     embodiment = fitting.make_embodiment(
         found, spec, views, statistics,
         horizon=options.horizon, token_length=options.token_length, tokenizer=tokenizer_text,
@@ -125,7 +127,7 @@ def _make_embodiment(found: FoundCheckpoint, node: PolicyNode, spec: SimulatorSp
 
 def find_asset(node: PolicyNode) -> str | None:
     """Return `policy.statistics` if it names an asset inside the checkpoint; None if it is a path or not set."""
-    return node.statistics if node.statistics is not None and not Path(node.statistics).exists() else None
+    return None if node.statistics is None or assets.resolve_path(node.statistics).exists() else node.statistics
 
 
 def find_network_sizes(found: FoundCheckpoint, cls: type[Any], given: Mapping[str, object]) -> Any:

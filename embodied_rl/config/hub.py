@@ -27,7 +27,11 @@ _KINDS = {
     "dataset": ("parquet", "mp4", "json", "jsonl", "npz", "png", "jpg", "safetensors"),
 }
 """Endings of the files that are downloaded. None of these formats runs code when it is read."""
-KEYS = {r"(policy\.)?checkpoint|policy|policies\..*": "model", r"dataset|replay\.preload": "dataset", "to": ""}
+KEYS = {
+    r"(policy\.)?checkpoint|policy(\.(tokenizer|statistics))?|policies\..*|model|reward\.(file|path)": "model",
+    r"dataset|replay\.preload": "dataset",
+    r"to": "",
+}
 """Keys, as regular expressions, whose values may be on the Hub, and the kind of repository to download."""
 
 
@@ -127,9 +131,14 @@ def download_all(values: Any, key: str = "") -> Any:
         return values
     kind = next((kind for pattern, kind in KEYS.items() if re.fullmatch(pattern, key)), None)
     if kind is None:
-        message = f"{key}={values}: policies and datasets can be on the Hub, and nothing else. Give a path."
+        message = f"{key}={values}: policies, models and datasets can be on the Hub, and nothing else. Give a path."
         raise UserError(message, code="hub-not-here")
-    return download(values, kind) if kind else values
+    if not kind:
+        return values
+    name = HubName.parse(values, kind)
+    if key == "policy.tokenizer" and not name.path:  # and not the weights beside it
+        name = replace(name, path="tokenizer.json")
+    return download(str(name), kind)
 
 
 def check_upload(text: str) -> HubName:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from embodied_rl.config.assets import resolve_path
 from embodied_rl.critic.judged_episode import JudgedEpisode, JudgedGoal
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array, Camera, SimulatorSpec, Task
@@ -43,7 +44,7 @@ def open_dataset(folder: str) -> "closing[LeRobotDataset]":
     """Return a context manager for the dataset in a folder; it raises `DatasetError`."""
     from embodied_rl.datasets.lerobot.dataset_reader import LeRobotDataset
 
-    return closing(LeRobotDataset(folder))
+    return closing(LeRobotDataset(resolve_path(folder)))
 
 
 def check_dataset(folder: str) -> SimulatorSpec:

@@ -124,6 +124,10 @@ def test_keys_say_what_may_be_on_the_hub(server: Hub) -> None:
     name = f"hf:me/net@{pinned(server)}"
     given = {"policy": {"checkpoint": "hf:me/net"}, "policies": {"pick": "hf:me/net"}, "run": {"root": "runs"}}
     assert hub.download_all(given) == {**given, "policy": {"checkpoint": name}, "policies": {"pick": name}}
+    server.repos["models/me/words"] = {"main": {"tokenizer.json": b"{}", "model.safetensors": WEIGHTS}}
+    words = f"hf:me/words@{pinned(server, 'models/me/words')}:tokenizer.json"
+    assert hub.download_all({"policy": {"tokenizer": "hf:me/words"}}) == {"policy": {"tokenizer": words}}
+    assert not assets.resolve_path(words).with_name("model.safetensors").exists(), "a tokenizer without its weights"
     with refuses("hub-not-here", "run.root=hf:me/net"):
         hub.download_all({"run": {"root": "hf:me/net"}})
 

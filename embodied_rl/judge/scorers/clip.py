@@ -9,12 +9,12 @@ import asyncio
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from embodied_rl.config.assets import resolve_path
 from embodied_rl.config.freeze import suggest_name
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import Score, ScoreKind, Scorer, ScoreRequest, ScorerTraits, list_scored_cameras
@@ -113,7 +113,7 @@ class CheckpointScorer(Scorer):
 
     def __init__(self, config: CheckpointConfig, spec: SimulatorSpec, kind: ScoreKind, words: str, frame: int) -> None:
         self._cameras, self._frame = list_scored_cameras(spec), frame
-        self._model = ClipModel(Path(str(config.path)), config.device)
+        self._model = ClipModel(resolve_path(str(config.path)), config.device)
         identity = f"{self._model.kind} of {config.path}, {words}"
         self.traits = ScorerTraits((kind,), identity, batch=config.batch, frames=-frame)
 
