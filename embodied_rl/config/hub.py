@@ -86,7 +86,8 @@ class HubName:
 def download(text: str, kind: str = "model") -> str:
     """Download what a text names, unless it is in the cache; return the text with the revision pinned to a commit.
 
-    It prints the size before, and the library shows the progress. Files that were cut off continue where they ended.
+    It prints the size before, and the library shows the progress. A connection that is cut off continues where it ended;
+    after the end of the process, whole files stay.
 
     Raises:
         UserError: no such repository or revision, no permission, no connection, no file of a known format, too little
