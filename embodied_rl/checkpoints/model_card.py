@@ -2,29 +2,38 @@
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from embodied_rl.checkpoints.policy_file import PolicyMetadata
+from embodied_rl.config.hub import HubName
 from embodied_rl.reports.report import Report
 from embodied_rl.system.untrusted_files import make_printable
 
 NAME = "README.md"
 
 
-def make_card(name: str, form: str, metadata: PolicyMetadata, report: Report | None) -> str:
+def make_card(
+    name: HubName, form: str, metadata: PolicyMetadata, report: Report | None, base: str | None = None
+) -> str:
     """Return the text of a model card. Machine paths and typed commands are left out.
 
     Args:
-        name: owner and name of the repository.
+        name: where it is uploaded.
         form: format of the exported checkpoint.
         metadata: of the policy file.
         report: of the run that made it; None without one.
+        base: for format=peft, the checkpoint that the adapters belong to: a folder, or a name on the Hub.
     """
     tags = ["robotics", "reinforcement-learning", "embodied-rl", metadata.policy]
     head = [f"library_name: {form}", "pipeline_tag: robotics", f"tags: {json.dumps(tags)}"]
+    head += [f"base_model: {base}"] if base is not None and not Path(base).exists() else []
     robot = metadata.embodiment
+    use = f"embodied-rl import policy={metadata.policy} policy.checkpoint={name} sim=<simulator> out=<file>"
+    if form == "peft":
+        use = "PeftModel.from_pretrained(<base model>, <this folder>)  # of the package peft"
     lines = [
-        f"# {name}",
+        f"# {name.repo}",
         f"A `{metadata.policy}` policy of embodied-rl, exported as a checkpoint of {form}.",
         "## Success",
         *(["No evaluation was stored with it."] if report is None else _describe_success(report)),
@@ -33,7 +42,7 @@ def make_card(name: str, form: str, metadata: PolicyMetadata, report: Report | N
         f"- state: {', '.join(robot.state_names)}",
         f"- action: {', '.join(robot.action_names)}; {robot.executed} of a chunk are executed",
         "## Use",
-        f"```\nembodied-rl import policy={metadata.policy} policy.checkpoint=hf:{name} sim=<simulator> out=<file>\n```",
+        f"```\n{use}\n```",
     ]
     body = "\n".join(line if line.startswith(("-", "|")) else f"\n{line}" for line in lines)
     return "---\n" + "\n".join(head) + f"\n---\n{make_printable(body)}\n"

@@ -105,9 +105,7 @@ def run_command(command: Command, arguments: Sequence[str]) -> int:
 def execute_command(command: Command, mapping: dict[str, Any], options: Options) -> int:
     """Check one composed configuration, then print it, describe it or run it, according to the options."""
     preparation = load_preparation(command)
-    config = freeze_command_config(command, mapping, options.overrides)
-    if not options.show and any(hub.PREFIX in word for word in options.overrides):
-        config = freeze_command_config(command, hub.download_all(thaw_config(config)), options.overrides)
+    config = freeze_command_config(command, mapping, options.overrides, download=not options.show)
     config = preparation.adapt(command.name, config)
     if options.show:
         print(to_yaml(preparation.find_plugins(config)[0]), end="")
@@ -128,9 +126,16 @@ def import_name(path: str) -> Any:
     return getattr(import_module(module), name)
 
 
-def freeze_command_config(command: Command, mapping: dict[str, Any], overrides: Sequence[str]) -> Any:
-    """Freeze a composed mapping into the command's configuration."""
-    return load_preparation(command).freeze(command.name, import_name(str(command.schema)), mapping, overrides)
+def freeze_command_config(
+    command: Command, mapping: dict[str, Any], overrides: Sequence[str], *, download: bool = True
+) -> Any:
+    """Freeze a composed mapping into the command's configuration; by default download what was typed as hf:<name>."""
+    preparation, schema = load_preparation(command), import_name(str(command.schema))
+    config = preparation.freeze(command.name, schema, mapping, overrides)
+    typed = [word.lstrip("+").partition("=")[0] for word in overrides if hub.PREFIX in word.replace("\\:", ":")]
+    if not (download and typed):
+        return config
+    return preparation.freeze(command.name, schema, hub.download_all(thaw_config(config), typed), overrides)
 
 
 def load_preparation(command: Command) -> Preparation:

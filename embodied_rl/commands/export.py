@@ -42,6 +42,7 @@ def run(config: ExportConfig) -> None:
         UserError: the checkpoint does not exist, the format does not support the policy, or `out` is not empty.
     """
     file, out = check_export(config)
+    place = None if config.to is None else hub.prepare_upload(config.to)
     metadata = read_metadata(file)
     network, robot = build.load_backbone(file, merged=config.format != "peft")
     steps = read_denoise_steps(metadata.extra, DENOISE_STEPS)
@@ -57,11 +58,18 @@ def run(config: ExportConfig) -> None:
         print(f"Not stored, because the format cannot store it: {note}")
     for note in lerobot_files.describe_versions(out):
         print(note)
-    if config.to is not None:
-        name, run = hub.HubName.parse(config.to).repo, find_run(file)
-        report = Report.read(run.path / REPORT) if run is not None and (run.path / REPORT).is_file() else None
-        write_text(out / model_card.NAME, model_card.make_card(name, config.format, metadata, report), "out")
-        print(f"Uploaded: {hub.upload(out, config.to, f'Export {metadata.policy} as {config.format}')}")
+    if place is not None:
+        card = model_card.make_card(place, config.format, metadata, find_report(file), config.base)
+        write_text(out / model_card.NAME, card, "out")
+        print(f"Uploaded: {hub.upload(out, place, f'Export {metadata.policy} as {config.format}')}")
+
+
+def find_report(file: Path) -> Report | None:
+    """Return the report of a run on its policy file; None for a checkpoint before its end, and without a run."""
+    run = find_run(file)
+    if run is None or file.resolve().parent != run.path.resolve() or not (run.path / REPORT).is_file():
+        return None
+    return Report.read(run.path / REPORT)
 
 
 def store_source_as_float32(source: CheckpointSource) -> None:

@@ -8,7 +8,7 @@ variables count: HF_HOME, HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE.
 import hashlib
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -28,7 +28,7 @@ _KINDS = {
 }
 """Endings of the files that are downloaded. None of these formats runs code when it is read."""
 KEYS = {
-    r"(policy\.)?checkpoint|policy(\.(tokenizer|statistics))?|policies\..*|model|reward\.(file|path)": "model",
+    r"(policy\.)?checkpoint|policy(_file|\.(tokenizer|statistics))?|policies\..*|model|reward\.(file|path)": "model",
     r"dataset|replay\.preload": "dataset",
     r"to": "",
 }
@@ -63,6 +63,11 @@ class HubName:
         if found is None or ".." in parts or (parts and Path(found["path"]).is_absolute()):
             message = f"{text}: give {PREFIX}<owner>/<name>, then @<revision> and :<folder or file> where needed."
             raise UserError(message, code="hub-name-invalid")
+        library: Any = import_module("huggingface_hub.utils")
+        try:
+            library.validate_repo_id(found["repo"])
+        except library.HFValidationError as error:
+            raise UserError(f"{text}: {error}", code="hub-name-invalid") from None
         return HubName(found["repo"], "dataset" if found["kind"] else kind, found["revision"], "/".join(parts))
 
     @property
@@ -86,8 +91,8 @@ class HubName:
 def download(text: str, kind: str = "model") -> str:
     """Download what a text names, unless it is in the cache; return the text with the revision pinned to a commit.
 
-    It prints the size before, and the library shows the progress. A connection that is cut off continues where it ended;
-    after the end of the process, whole files stay.
+    It prints the size before, and the library shows the progress. A connection that is cut off continues where it
+    ended; after the end of the process, whole files stay.
 
     Raises:
         UserError: no such repository or revision, no permission, no connection, no file of a known format, too little
@@ -107,32 +112,42 @@ def download(text: str, kind: str = "model") -> str:
         if not listed:
             raise UserError(f"{name} has no file of {', '.join(_KINDS[name.kind])}.", code="hub-empty")
         name = replace(name, revision=listed[0].commit_hash)
-        missing = sum(each.file_size for each in listed if each.will_download)
-        if missing:
-            _announce(name, listed, missing)
-        folder = Path(_call(name))
-        if missing:
-            _check_content(name, folder, [each.filename for each in listed if each.will_download])
+        snapshot = Path(listed[0].local_path.removesuffix(listed[0].filename))
+        note = _find_note(snapshot)
+        new = {each.filename for each in listed if each.will_download}
+        if new:
+            _announce(name, listed, sum(each.file_size for each in listed if each.will_download))
+        if new or note.is_file():
+            unchecked = new | (set(note.read_text(encoding="utf-8").splitlines()) if note.is_file() else set())
+            note.parent.mkdir(parents=True, exist_ok=True)
+            note.write_text("\n".join(sorted(unchecked)), encoding="utf-8")
+            _call(name)
+            _check_content(name, snapshot, unchecked)
+            note.unlink()
     return str(_require_content(name))
 
 
-def download_all(values: Any, key: str = "") -> Any:
-    """Return a configuration's values with everything that they name on the Hub downloaded and pinned.
+def download_all(values: Any, typed: Collection[str], key: str = "") -> Any:
+    """Return a configuration's values with everything that was typed and names something on the Hub downloaded.
 
     Args:
-        values: plain mappings, lists and values, as typed.
-        key: full name of their node.
+        values: plain mappings, lists and values.
+        typed: full names of the keys that the user typed, or of nodes around them. What files set stays as it is.
+        key: full name of the values' node.
 
     Raises:
-        UserError: a key names something on the Hub and is none of `KEYS`, or a download fails.
+        UserError: a typed key names something on the Hub and is none of `KEYS`, or a download fails.
     """
     if isinstance(values, dict):
-        return {name: download_all(value, f"{key}.{name}" if key else str(name)) for name, value in values.items()}
-    if not (isinstance(values, str) and values.startswith(PREFIX)):
+        return {n: download_all(value, typed, f"{key}.{n}" if key else str(n)) for n, value in values.items()}
+    if isinstance(values, list):
+        return [download_all(value, typed, key) for value in values]
+    known = any(key == name or key.startswith(f"{name}.") for name in typed)
+    if not (known and isinstance(values, str) and values.startswith(PREFIX)):
         return values
     kind = next((kind for pattern, kind in KEYS.items() if re.fullmatch(pattern, key)), None)
     if kind is None:
-        message = f"{key}={values}: policies, models and datasets can be on the Hub, and nothing else. Give a path."
+        message = f"{key}={values}: this key takes no name on the Hub. Give a path."
         raise UserError(message, code="hub-not-here")
     if not kind:
         return values
@@ -143,37 +158,48 @@ def download_all(values: Any, key: str = "") -> Any:
 
 
 def check_upload(text: str) -> HubName:
-    """Check that a text names a place for an upload, and that there is a token; return what it names.
+    """Check that a text names a place for an upload, and that there are a token and a connection; return the name.
 
     Raises:
-        UserError: it does not, it names a commit, or no token is set.
+        UserError: it does not, it names a commit or a dataset, no token is set, or the Hub must not be asked.
     """
-    name = HubName.parse(text)
-    if name.pinned:
-        raise UserError(f"{text}: give a branch, or none, in place of a commit.", code="hub-name-invalid")
-    if import_module("huggingface_hub").get_token() is None:
+    name, library = HubName.parse(text), import_module("huggingface_hub")
+    if name.pinned or name.kind != "model":
+        raise UserError(f"{text}: give a model's repository, and a branch or none.", code="hub-name-invalid")
+    if library.get_token() is None:
         message = f"{text}: an upload needs HF_TOKEN=<your token that may write>, or `hf auth login`."
         raise UserError(message, code="hub-token-missing")
+    if import_module("huggingface_hub.constants").HF_HUB_OFFLINE:
+        raise UserError(f"{text}: HF_HUB_OFFLINE is set, and an upload needs the Hub.", code="hub-offline")
     return name
 
 
-def upload(folder: Path, text: str, message: str) -> str:
-    """Upload a folder's files as one commit; return the text with that commit. A new repository is private.
+def prepare_upload(text: str) -> HubName:
+    """Make the repository and the branch of an upload where they are missing; a new repository is private.
 
     Raises:
         UserError: see `check_upload`; or the Hub refuses, or does not answer.
     """
     name, api = check_upload(text), import_module("huggingface_hub").HfApi()
-    with _explain_errors(name):
-        api.create_repo(name.repo, repo_type=name.kind, private=True, exist_ok=True)
-        done = api.upload_folder(
-            repo_id=name.repo,
-            repo_type=name.kind,
-            folder_path=folder,
-            path_in_repo=name.path or None,
-            revision=name.revision,
+    with _explain_errors(name, "nothing was uploaded."):
+        api.create_repo(name.repo, private=True, exist_ok=True)
+        if name.revision is not None:
+            api.create_branch(name.repo, branch=name.revision, exist_ok=True)
+    return name
+
+
+def upload(folder: Path, name: HubName, message: str) -> str:
+    """Upload a folder's files as one commit after `prepare_upload`; return the text with that commit.
+
+    Raises:
+        UserError: the Hub refuses, or does not answer.
+    """
+    again = f"hf upload {name.repo} {folder} {name.path or '.'} --revision {name.revision or 'main'}"
+    with _explain_errors(name, f"the files are in {folder}. Upload them with: {again}"):
+        done = import_module("huggingface_hub").HfApi().upload_folder(
+            repo_id=name.repo, folder_path=folder, path_in_repo=name.path or None, revision=name.revision,
             commit_message=message,
-        )
+        )  # fmt: skip
     return str(replace(name, revision=done.oid))
 
 
@@ -190,7 +216,19 @@ def find_downloaded(text: str) -> Path:
             code="hub-not-pinned",
         )
     with _explain_errors(name):
-        return Path(_call(name, local_files_only=True)) / name.path
+        folder = Path(_call(name, local_files_only=True))
+    if _find_note(folder).is_file():
+        raise UserError(
+            f"{text}: its download ended before the files were compared with the Hub's list. Type it again, with a "
+            "connection.",
+            code="hub-unchecked",
+        )
+    return folder / name.path
+
+
+def _find_note(snapshot: Path) -> Path:
+    """Return the file that lists new files of a snapshot which were not compared with the Hub's list yet."""
+    return snapshot.parents[1] / f"unchecked-{snapshot.name}"
 
 
 def _call(name: HubName, **options: Any) -> Any:
@@ -220,7 +258,7 @@ def _announce(name: HubName, listed: list[Any], missing: int) -> None:
         )
 
 
-def _check_content(name: HubName, folder: Path, files: list[str]) -> None:
+def _check_content(name: HubName, folder: Path, files: Collection[str]) -> None:
     """Compare new files with the sizes and, of large files, the SHA-256 that the Hub lists; delete what differs.
 
     The library compares their sizes with those in the answers' headers.
@@ -233,6 +271,8 @@ def _check_content(name: HubName, folder: Path, files: list[str]) -> None:
     damaged: list[str] = []
     for listed in (each for each in listing if each.path in files):
         file, lfs = folder / listed.path, listed.lfs
+        if not file.is_file():
+            continue
         with file.open("rb") as content:
             found = (file.stat().st_size, None if lfs is None else hashlib.file_digest(content, "sha256").hexdigest())
         if found != (listed.size, None if lfs is None else lfs.sha256):
@@ -251,31 +291,41 @@ def _require_content(name: HubName) -> HubName:
 
 
 @contextmanager
-def _explain_errors(name: HubName) -> Iterator[None]:
-    library, transport = import_module("huggingface_hub.errors"), import_module("httpx2")
-    where = f"{name}: "
+def _explain_errors(name: HubName, remedy: str = "") -> Iterator[None]:
+    """Turn the library's errors into one line; `remedy` ends those of an upload."""
+    try:
+        library, transport = import_module("huggingface_hub.errors"), import_module("httpx2")
+    except ValueError as error:
+        raise UserError(f"{name}: HF_ENDPOINT is no address ({_shorten(error)}).", code="hub-refused") from error
+    kinds: dict[Any, tuple[str, str]] = {
+        library.GatedRepoError: (
+            "hub-gated", "its owner asks for consent. Give it on the repository's page, and set HF_TOKEN=<your token>.",
+        ),
+        library.RepositoryNotFoundError: (
+            "hub-missing", "the Hub has no such repository, or it is private: then set HF_TOKEN=<your token>.",
+        ),
+        library.RevisionNotFoundError: ("hub-revision", "the repository has no such revision."),
+        library.IncompleteSnapshotError: (
+            "hub-incomplete",
+            "only a part of it was downloaded. Type it again with a connection, and without HF_HUB_OFFLINE.",
+        ),
+        (library.LocalEntryNotFoundError, library.OfflineModeIsEnabled): (
+            "hub-offline",
+            "it was not downloaded, and the Hub was not reached (HF_HUB_OFFLINE, HF_ENDPOINT, the network).",
+        ),
+        (library.HfHubHTTPError, ValueError, transport.InvalidURL): (
+            "hub-refused", "the Hub answered: {}. HF_HUB_OFFLINE=1 takes what was downloaded before.",
+        ),
+        (transport.HTTPError, OSError): ("hub-interrupted", "it ended: {}. The same command continues it."),
+    }  # fmt: skip
     try:
         yield
-    except library.GatedRepoError as error:
-        message = "its owner asks for consent. Give it on the repository's page, and set HF_TOKEN=<your token>."
-        raise UserError(where + message, code="hub-gated") from error
-    except library.RepositoryNotFoundError as error:
-        message = "the Hub has no such repository, or it is private: then set HF_TOKEN=<your token>."
-        raise UserError(where + message, code="hub-missing") from error
-    except library.RevisionNotFoundError as error:
-        raise UserError(where + "the repository has no such revision.", code="hub-revision") from error
-    except library.IncompleteSnapshotError as error:
-        message = "only a part of it was downloaded. Type it again with a connection, and without HF_HUB_OFFLINE."
-        raise UserError(where + message, code="hub-incomplete") from error
-    except (library.LocalEntryNotFoundError, library.OfflineModeIsEnabled) as error:
-        message = "it was not downloaded, and the Hub was not reached (HF_HUB_OFFLINE, HF_ENDPOINT, the network)."
-        raise UserError(where + message, code="hub-offline") from error
-    except library.HfHubHTTPError as error:
-        message = f"the Hub answered: {_shorten(error)}. HF_HUB_OFFLINE=1 takes what was downloaded before."
-        raise UserError(where + message, code="hub-refused") from error
-    except (transport.HTTPError, OSError) as error:
-        message = f"the download ended: {_shorten(error)}. The same command continues it."
-        raise UserError(where + message, code="hub-interrupted") from error
+    except UserError:
+        raise
+    except (transport.HTTPError, transport.InvalidURL, OSError, ValueError) as error:
+        code, text = next(found for kind, found in kinds.items() if isinstance(error, kind))
+        text = f"{_shorten(error)}; {remedy}" if remedy else text.format(_shorten(error))
+        raise UserError(f"{name}: {text}", code=code) from error
 
 
 @contextmanager

@@ -17,7 +17,7 @@ def compare_reported(found: Rate, reported: float) -> Literal["reproduced", "clo
     """Compare a published success rate with one's own: whether the 95 % interval holds it, or it is within 5 points."""
     if found.low <= reported <= found.high:
         return "reproduced"
-    return "close" if abs(found.rate - reported) <= CLOSE else "differs"
+    return "close" if round(abs(found.rate - reported), 9) <= CLOSE else "differs"
 
 
 def to_vla_eval(report: Report) -> dict[str, Any]:

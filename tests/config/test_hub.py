@@ -13,6 +13,7 @@ from embodied_rl import load_policy
 from embodied_rl.checkpoints.model_card import make_card
 from embodied_rl.checkpoints.policy_file import read_metadata
 from embodied_rl.cli.main import main
+from embodied_rl.commands.export import find_report
 from embodied_rl.config import assets, hub
 from embodied_rl.interfaces.sim import Task
 from embodied_rl.reports.report import Report
@@ -74,7 +75,21 @@ def test_a_name_has_a_repository_a_revision_and_a_path(text: str, expected: tupl
 
 
 @pytest.mark.parametrize(
-    "text", ["hf:net", "hf:", "hf:me/net@", "hf:me/net:", "hf:me/net:../x", "hf:me/net:/etc", "hf:a/b/c", "hf:me/n t"]
+    "text",
+    [
+        "hf:net",
+        "hf:",
+        "hf:me/net@",
+        "hf:me/net:",
+        "hf:me/net:../x",
+        "hf:me/net:/etc",
+        "hf:a/b/c",
+        "hf:me/n t",
+        "hf:../..",
+        "hf:me/a..b",
+        "hf:-me/x",
+        "hf:me/x.git",
+    ],
 )
 def test_other_texts_are_refused(text: str) -> None:
     with refuses("hub-name-invalid", text):
@@ -108,7 +123,7 @@ def test_a_folder_and_a_file_of_a_repository(server: Hub) -> None:
 
 def test_a_dataset(server: Hub) -> None:
     named = f"hf:datasets/me/data@{pinned(server, DATA)}"
-    assert hub.download_all({"dataset": "hf:me/data", "seed": 1}) == {"dataset": named, "seed": 1}
+    assert hub.download_all({"dataset": "hf:me/data", "seed": 1}, ["dataset"]) == {"dataset": named, "seed": 1}
     assert (assets.resolve_path(named) / "data/chunk-000/file-000.parquet").read_bytes() == WEIGHTS[:3000]
 
 
@@ -123,13 +138,38 @@ def test_a_dataset_is_read_from_the_cache(server: Hub, tmp_path: Path) -> None:
 def test_keys_say_what_may_be_on_the_hub(server: Hub) -> None:
     name = f"hf:me/net@{pinned(server)}"
     given = {"policy": {"checkpoint": "hf:me/net"}, "policies": {"pick": "hf:me/net"}, "run": {"root": "runs"}}
-    assert hub.download_all(given) == {**given, "policy": {"checkpoint": name}, "policies": {"pick": name}}
+    found = hub.download_all(given, ["policy.checkpoint", "policies"])
+    assert found == {**given, "policy": {"checkpoint": name}, "policies": {"pick": name}}
     server.repos["models/me/words"] = {"main": {"tokenizer.json": b"{}", "model.safetensors": WEIGHTS}}
     words = f"hf:me/words@{pinned(server, 'models/me/words')}:tokenizer.json"
-    assert hub.download_all({"policy": {"tokenizer": "hf:me/words"}}) == {"policy": {"tokenizer": words}}
+    typed = hub.download_all({"policy": {"tokenizer": "hf:me/words"}}, ["policy.tokenizer"])
+    assert typed == {"policy": {"tokenizer": words}}
     assert not assets.resolve_path(words).with_name("model.safetensors").exists(), "a tokenizer without its weights"
     with refuses("hub-not-here", "run.root=hf:me/net"):
-        hub.download_all({"run": {"root": "hf:me/net"}})
+        hub.download_all({"run": {"root": "hf:me/net"}}, ["run.root"])
+    with refuses("hub-not-here", "runs=hf:me/net"):
+        hub.download_all({"runs": ["hf:me/net"]}, ["runs"])
+
+
+def test_what_a_file_names_is_not_downloaded_beside_what_is_typed(
+    server: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "experiment").mkdir()
+    text = "# @package _global_\n# train: of a stranger\npolicy:\n  checkpoint: hf:me/net\n"
+    (tmp_path / "experiment" / "theirs.yaml").write_text(text)
+    words = ["experiment=theirs", "policy.tokenizer=hf:me/words", "--config-dir", str(tmp_path), "--dry-run"]
+    server.repos["models/me/words"] = {"main": {"tokenizer.json": b"{}"}}
+    assert main(["train", *words]) == 2 and "[hub-not-pinned]" in capsys.readouterr().err
+    assert not any("me/net" in request for request in server.asked)
+
+
+@pytest.mark.thorough
+def test_sweeps_pin_each_name(server: Hub, capsys: pytest.CaptureFixture[str]) -> None:
+    own = {"policy.safetensors": assets.find_asset("tabletop_base.safetensors").read_bytes()}
+    server.repos.update({"models/me/own": {"main": own}, "models/me/two": {"main": own}})
+    assert main(["train", "experiment=demo", "policy.checkpoint=hf:me/own", "seed=1,2", "-m", "--dry-run"]) == 0
+    assert capsys.readouterr().out.count("the configuration is sound") == 2
+    assert main(["eval", "-m", "policy=hf:me/own,hf:me/two", "episodes=2", "--dry-run"]) == 0
 
 
 def test_what_was_cut_off_continues(server: Hub) -> None:
@@ -143,6 +183,20 @@ def test_a_hub_that_stalls_ends_with_its_name(server: Hub) -> None:
     server.fault = "silent"
     with refuses("hub-interrupted", "hf:me/net", "continues it"):
         hub.download("hf:me/net")
+
+
+def test_a_comparison_that_was_interrupted_is_made_up_for(server: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    server.fault = "content"
+    with monkeypatch.context() as patch:
+        patch.setattr(hub, "_check_content", lambda *_: (_ for _ in ()).throw(ConnectionError("ended")))
+        with refuses("hub-interrupted"):
+            hub.download("hf:me/net")
+    with refuses("hub-unchecked", "Type it again"):
+        assets.resolve_path(f"hf:me/net@{pinned(server)}")
+    with refuses("hub-damaged"):
+        hub.download("hf:me/net")
+    server.fault = ""
+    assert (assets.resolve_path(hub.download("hf:me/net")) / "model.safetensors").read_bytes() == WEIGHTS
 
 
 @pytest.mark.parametrize("fault", ["size", "content"])
@@ -161,6 +215,7 @@ def test_what_is_not_as_listed_is_deleted(server: Hub, fault: str) -> None:
         ("hf:me/net@none", "", "hub-revision"),
         ("hf:me/net", "gated", "hub-gated"),
         ("hf:me/net", "down", "hub-refused"),
+        ("hf:me/net", "portal", "hub-refused"),
     ],
 )
 def test_a_refusal_is_told(server: Hub, text: str, fault: str, code: str) -> None:
@@ -225,8 +280,10 @@ def test_an_export_is_uploaded_with_its_card(
     monkeypatch.setattr(huggingface_hub.constants, "HF_TOKEN_PATH", str(tmp_path / "no token"))
     assert main(words) == 2 and "[hub-token-missing]" in capsys.readouterr().err and not server.asked
     monkeypatch.setenv("HF_TOKEN", "hf_of_a_test")
+    assert main([*words[:3], "to=hf:datasets/me/new"]) == 2 and "[hub-name-invalid]" in capsys.readouterr().err
     server.fault = "forbidden"
-    assert main([*words[:2], f"out={tmp_path / 'first'}", words[3]]) == 2 and "[hub-refused]" in capsys.readouterr().err
+    assert main(words) == 2 and "[hub-refused]" in capsys.readouterr().err
+    assert not (tmp_path / "made").exists(), "refused before the export"
     server.fault = ""
     assert main(words) == 0
     commit = pinned(server, "models/me/new")
@@ -236,27 +293,38 @@ def test_an_export_is_uploaded_with_its_card(
     assert card.startswith("---\nlibrary_name: lerobot\n") and "No evaluation was stored" in card
     assert str(tmp_path) not in card
     assert main(["inspect", f"hf:me/new@{commit}"]) == 0 and "pi0" in capsys.readouterr().out
+    assert main([*words[:2], f"out={tmp_path / 'again'}", "to=hf:me/new@next:step_1"]) == 0
+    card = server.repos["models/me/new"]["next"]["step_1/README.md"].decode()
+    assert "policy.checkpoint=hf:me/new@next:step_1" in card
 
 
-def test_a_card_holds_the_reports_rates_and_no_path(tmp_path: Path) -> None:
+def test_an_earlier_checkpoint_has_no_report(tmp_path: Path) -> None:
+    run, early = tmp_path / "run", tmp_path / "run" / "checkpoints" / "00000001"
+    early.mkdir(parents=True)
+    (run / "config.yaml").write_text("")
+    report = make_report(tmp_path)
+    report.write(run)
+    for file in (run / "policy.safetensors", early / "policy.safetensors"):
+        file.touch()
+    assert find_report(run / "policy.safetensors") == report and find_report(early / "policy.safetensors") is None
+
+
+def make_report(folder: Path) -> Report:
+    """Six of eight successes on two tasks, by a run with paths of this machine."""
     results = [EpisodeResult(k, k % 2, k, "train", k < 6, False, 5, 1.0, 0.0, None) for k in range(8)]
     tasks = (Task("pick red", "pick"), Task("press", "press"))
     spec = replace(Tabletop.spec_of(TabletopConfig()), tasks=tasks)
-    about = {
-        "simulator": "tabletop",
-        "split": "eval",
-        "seed": 3,
-        "commit": "abc",
-        "algorithm": "ppo",
-        "kind": "training",
-    }
-    report = Report.from_results(
-        results, spec, {**about, "run": str(tmp_path), "command": f"train run.root={tmp_path}"}
-    )
+    about = {"simulator": "tabletop", "split": "eval", "seed": 3, "commit": "abc", "kind": "training"}
+    return Report.from_results(results, spec, {**about, "run": str(folder), "command": f"train {folder}"})
+
+
+def test_a_card_holds_the_reports_rates_and_no_path(tmp_path: Path) -> None:
     metadata = read_metadata(assets.find_asset("tabletop_base.safetensors"))
-    card = make_card("me/net", "lerobot", metadata, report)
+    card = make_card(hub.HubName.parse("hf:me/net"), "lerobot", metadata, make_report(tmp_path))
     assert "| all | 75.0% | 40.9% – 92.9% | 8 |" in card and "| press | 75.0% |" in card
     assert "seed `3`" in card and "commit `abc`" in card and str(tmp_path) not in card
+    card = make_card(hub.HubName.parse("hf:me/net"), "peft", metadata, None, "lerobot/pi0_base")
+    assert "base_model: lerobot/pi0_base\n" in card and "embodied-rl import" not in card
 
 
 def test_a_checkpoint_in_a_folder_of_a_repository(

@@ -25,7 +25,7 @@ class Hub:
         commits: (repository, revision) → commit.
         fault: "cut" closes the connection in the middle of a large file, once for each file; "silent" never sends one;
             "size" lists one byte more than there are; "content" sends other bytes of the same number;
-            "gated", "missing" and "forbidden" refuse; "down" answers 500.
+            "gated", "missing" and "forbidden" refuse; "down" answers 500, "portal" a page.
         asked: method and path of every request. sent: bytes of files that were sent.
         large: uploaded large files by their SHA-256. private: new repositories.
         tokens: of all calls of an upload, but for the files' storage.
@@ -88,7 +88,9 @@ def answer(hub: Hub, request: BaseHTTPRequestHandler) -> None:
     """Answer one request for a revision, a tree or a file."""
     path = unquote(urlparse(request.path).path).strip("/")
     hub.asked.append(f"{request.command} {path}")
-    if hub.fault == "down":
+    if hub.fault == "portal":
+        send(request, 200, b"<html>Accept our terms</html>")
+    elif hub.fault == "down":
         send(request, 500, b"{}")
     elif hub.fault == "gated":
         send(request, 403, b"{}", {"X-Error-Code": "GatedRepo"})
@@ -119,12 +121,6 @@ def receive(hub: Hub, request: BaseHTTPRequestHandler, body: bytes) -> None:
         send(request, 200, json.dumps({"url": f"{hub.address}/{made['organization']}/{made['name']}"}).encode())
     elif path == "api/validate-yaml":
         send(request, 200, b'{"errors": [], "warnings": []}')
-    elif found := re.fullmatch(r"api/(models/[^/]+/[^/]+)/preupload/(.+)", path):
-        files = [
-            {"path": each["path"], "uploadMode": "lfs" if each["size"] >= LARGE else "regular", "shouldIgnore": False}
-            for each in json.loads(body)["files"]
-        ]
-        send(request, 200, json.dumps({"files": files}).encode())
     elif path.endswith("/info/lfs/objects/batch"):
         objects = [
             {**each, "actions": {"upload": {"href": f"{hub.address}/lfs/{each['oid']}"}}}
@@ -134,6 +130,19 @@ def receive(hub: Hub, request: BaseHTTPRequestHandler, body: bytes) -> None:
     elif path.startswith("lfs/"):
         hub.large[path.removeprefix("lfs/")] = body
         send(request, 200, b"{}")
+    elif found := re.fullmatch(r"api/(models/[^/]+/[^/]+)/branch/(.+)", path):
+        hub.repos.setdefault(found[1], {}).setdefault(found[2], {})
+        send(request, 200, b"{}")
+    elif (found := re.fullmatch(r"api/(models/[^/]+/[^/]+)/(?:commit|preupload)/(.+)", path)) and not (
+        found[2] == "main" or hub.find(found[1], found[2])
+    ):
+        send(request, 404, b"{}", {"X-Error-Code": "RevisionNotFound"})
+    elif found := re.fullmatch(r"api/(models/[^/]+/[^/]+)/preupload/(.+)", path):
+        files = [
+            {"path": each["path"], "uploadMode": "lfs" if each["size"] >= LARGE else "regular", "shouldIgnore": False}
+            for each in json.loads(body)["files"]
+        ]
+        send(request, 200, json.dumps({"files": files}).encode())
     elif found := re.fullmatch(r"api/(models/[^/]+/[^/]+)/commit/(.+)", path):
         commit(hub, found[1], found[2], [json.loads(line) for line in body.splitlines()])
         oid = hub.commit(found[1], found[2])

@@ -113,7 +113,7 @@ def make_spec(config: VlaEvalConfig, benchmark: Any) -> SimulatorSpec:
     if not names:
         message = f"sim.benchmark={config.benchmark} states no dimensions of its actions."
         raise UserError(message, code="action-space-invalid")
-    numbers = min(config.episodes, int(metadata.get("max_episodes_per_task", config.episodes)))
+    numbers = min(config.episodes, int(metadata.get("max_episodes_per_task") or config.episodes))
     finish(benchmark.start_episode({**tasks[0], "episode_idx": 0}))
     seen = finish(benchmark.get_observation())
     texts = [seen.get("task_description", ""), *(task_name(task, number) for number, task in enumerate(tasks))]

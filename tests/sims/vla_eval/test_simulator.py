@@ -68,7 +68,7 @@ class Unbounded(Point):
     """It numbers as many episodes as anybody asks for, as most of vla-eval's benchmarks."""
 
     def get_metadata(self) -> dict[str, Any]:
-        return {"max_steps": self.steps}
+        return {"max_steps": self.steps, "max_episodes_per_task": None}
 
 
 class Asking(Point):
