@@ -17,7 +17,16 @@ from torch import Tensor, nn
 
 from embodied_rl.actors.critics import Critic, CriticNeed
 from embodied_rl.actors.embodiment import Embodiment
-from embodied_rl.actors.flow_inference import DeployedFlow, Keep, autocast_method, keep_inputs
+from embodied_rl.actors.flow_inference import DeployedFlow
+from embodied_rl.actors.network_actor import (
+    PRIVILEGED,
+    Keep,
+    autocast_method,
+    check_fit,
+    make_input_trace,
+    read_inputs,
+    select_entries,
+)
 from embodied_rl.actors.start_noise import StartNoise
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import (
@@ -26,7 +35,6 @@ from embodied_rl.interfaces.policy import (
     Evaluation,
     FlowBackbone,
     NoiseKeys,
-    PolicyInput,
     TensorSpec,
     Trace,
     copy_to,
@@ -35,11 +43,8 @@ from embodied_rl.interfaces.sim import Observation
 from embodied_rl.mathematics.flow.noise import NoiseStream, draw_normal
 from embodied_rl.mathematics.flow.transition import Committed, give_times
 
-FLOW, PRIVILEGED, INITIAL = "flow/", "input/privileged", "critic/initial"
+FLOW, INITIAL, START = "flow/", "critic/initial", "start_noise"
 COMMITTED, ACTIONS = f"{FLOW}committed", "actions"
-IMAGE, FEATURES, PREFIX = "input/image/", "input/features/", "input/prefix/"
-TOKENS, STATE = "input/tokens", "input/state"
-START = "start_noise"
 """Names, or starts of names, of the entries of a trace."""
 GUIDANCE, PLAIN_START = "guidance", "plain_start"
 """Names of settings of exploration."""
@@ -85,31 +90,9 @@ class FlowActor(DeployedFlow):
             UserError: backbone, embodiment and delay do not fit; the message names the entry.
         """
         check_fit(backbone, embodiment, freeze_perception)
-        if freeze_perception:
-            for parameter in backbone.perception_parameters():
-                parameter.requires_grad_(False)
         keep = keep or ("features" if freeze_perception else "images")
         super().__init__(backbone, sampler, embodiment, keep, delay, start_noise)
-        self.critic = critic
-        self.privileged_names, self.freeze_perception = tuple(privileged_names), freeze_perception
-
-    def keepable(self) -> list[Keep]:
-        """Return what a trace may store, largest saving first: outputs of frozen parts need not be recomputed."""
-        parts: dict[Keep, list[nn.Parameter]] = {
-            "prefix": self.backbone.prefix_parameters(),
-            "features": self.backbone.perception_parameters(),
-        }
-        learning = {keep for keep, part in parts.items() if any(parameter.requires_grad for parameter in part)}
-        return [*(keep for keep, part in parts.items() if part and keep not in learning), "images"]
-
-    def keep_within(self, rows: int, budget: float) -> Keep:
-        """Set `keep` to the most useful part of which `rows` rows fit into `budget` bytes, and return it."""
-        for part in self.keepable():
-            self.keep = part
-            sizes = (torch.Size(shape).numel() * dtype.itemsize for shape, dtype in self.trace_spec().values())
-            if part == "images" or rows * sum(sizes) <= budget:
-                break
-        return self.keep
+        self.learn_with(critic, privileged_names, freeze_perception)
 
     def exploration(self) -> dict[str, float]:
         """Return the strength of the exploration noise, the guidance, and whether the start noise is plain."""
@@ -127,11 +110,6 @@ class FlowActor(DeployedFlow):
                 self.start_noise.plain = bool(value)
             else:
                 setattr(self.sampler, name, value)
-
-    @property
-    def critic_reads(self) -> str | None:  # type: ignore[override]
-        """Return the entry of a trace that the critic reads directly, or None; see `Actor`."""
-        return PRIVILEGED if self._critic_needs(CriticNeed.PRIVILEGED) else None
 
     @autocast_method
     @torch.no_grad()
@@ -177,18 +155,6 @@ class FlowActor(DeployedFlow):
             version=torch.full((len(inputs),), self.version, dtype=torch.int64, device=self.device),
         )
 
-    @autocast_method
-    @torch.no_grad()
-    def keep_observation(self, observation: Observation) -> Trace:
-        """Return the entries of a trace that keep an observation, for `encode_kept`."""
-        return make_input_trace(self._inputs(observation))
-
-    @autocast_method
-    @torch.no_grad()
-    def encode_kept(self, kept: Trace) -> Context:
-        """Encode an observation that a trace keeps, without gradients."""
-        return self.backbone.encode(read_inputs(kept))
-
     @torch.no_grad()
     def value(
         self,
@@ -233,39 +199,21 @@ class FlowActor(DeployedFlow):
         context = self.backbone.encode(read_inputs(trace))
         again = self.sampler.evaluate(self._velocity(context), select_entries(trace, FLOW))
         known = Committed(trace[f"{FLOW}x"][:, 0], trace[COMMITTED]) if COMMITTED in trace else None
-        target = None
-        if self._learns_auxiliary:
-            columns = [self.privileged_names.index(name) for name in self.backbone.spec.auxiliary_names]
-            target = trace[PRIVILEGED][:, columns]
-        auxiliary = None if target is None else context.auxiliary
+        auxiliary, target = self._find_auxiliary(trace, context)
         return Evaluation(
             log_prob=self._executed(again.log_prob, known).cpu(),
             entropy=self._executed(again.entropy, known).cpu(),
             value=self._value(trace, context, len(context)).cpu(),
-            auxiliary=None if auxiliary is None else auxiliary.cpu(),
-            auxiliary_target=None if target is None else target.cpu(),
+            auxiliary=auxiliary,
+            auxiliary_target=target,
             mean=self._executed(again.mean, known).cpu(),
             std=self._executed(again.std, known).cpu(),
         )
 
     @autocast_method
-    def critic_value(self, recorded: Tensor) -> Tensor:
-        """Compute values from recorded privileged state [B, P]; see `Actor.critic_value`."""
-        assert self.critic is not None, "this actor has no critic"
-        return self.critic(recorded.to(self.device), None, None).float().cpu()
-
-    @autocast_method
     def trace_spec(self) -> TensorSpec:
         """Return the shapes and dtypes of one row of `Decision.trace`."""
-        spec = self.backbone.spec
-        blank = torch.zeros(1, *spec.image_size, 3, dtype=torch.uint8, device=self.device)
-        tokens = torch.zeros(1, spec.token_length, dtype=torch.int64, device=self.device)
-        state = torch.zeros(1, spec.state_dim, device=self.device)
-        with torch.no_grad():
-            kept = keep_inputs(self.backbone, PolicyInput(dict.fromkeys(spec.cameras, blank), state, tokens), self.keep)
-        rows = {name: (tuple(value.shape[1:]), value.dtype) for name, value in make_input_trace(kept).items()}
-        if self._keeps_privileged:
-            rows[PRIVILEGED] = ((len(self.privileged_names),), torch.float32)
+        spec, rows = self.backbone.spec, self.input_spec()
         if self._critic_needs(CriticNeed.EXPERT):
             rows[INITIAL] = ((spec.horizon, spec.action_dim), torch.float32)
         if self.start_noise is not None:
@@ -280,16 +228,10 @@ class FlowActor(DeployedFlow):
         steps = self.sampler.log_prob_width(spec.action_dim) // spec.action_dim
         return self.embodiment.executed, steps * len(self.embodiment.action_names)
 
-    def parameter_groups(self) -> Mapping[str, list[nn.Parameter]]:
-        """Return trainable parameters: "actor" (with a learned sampler's), "critic", and unfrozen "perception"."""
-        perception = [parameter for parameter in self.backbone.perception_parameters() if parameter.requires_grad]
-        seen = {id(parameter) for parameter in perception}
-        actor = [each for each in self.backbone.parameters() if each.requires_grad and id(each) not in seen]
-        if isinstance(self.sampler, nn.Module):
-            actor += self.sampler.parameters()
-        actor += [] if self.start_noise is None else self.start_noise.parameters()
-        groups = {"actor": actor, "critic": [] if self.critic is None else list(self.critic.parameters())}
-        return groups | {"perception": perception} if perception else groups
+    def further_parameters(self) -> list[nn.Parameter]:
+        """Return the parameters of a learned sampler, and of the policy over start noise."""
+        own = list(self.sampler.parameters()) if isinstance(self.sampler, nn.Module) else []
+        return own + ([] if self.start_noise is None else list(self.start_noise.parameters()))
 
     def _check_plain(self) -> None:
         """Check that the deployed velocity is that of one encoding, from which traces are recomputed."""
@@ -317,18 +259,7 @@ class FlowActor(DeployedFlow):
         if self._critic_needs(CriticNeed.EXPERT):
             start = draw_normal(keys, NoiseStream.INITIAL, self._chunk).to(self.device)
             trace[INITIAL] = start if known is None else known.hold(start)
-        if not self._keeps_privileged:
-            return trace
-        if observation.privileged is not None:
-            values = self.embodiment.normalise_privileged(observation.privileged, self.privileged_names)
-            trace[PRIVILEGED] = values.to(self.device)
-        elif required:
-            raise UserError(
-                "The critic or the auxiliary loss reads privileged state and the observation has none: train on a "
-                "simulator that gives it, or set policy.critic=prefix.",
-                code="privileged-state-missing",
-            )
-        return trace
+        return trace | self._keep_privileged(observation, required)
 
     def _executed(self, values: Tensor, known: Committed | None) -> Tensor:
         """Select the entries that `act` returns, [n, H, steps x D] → [n, Hx, steps x A], for scoring."""
@@ -357,72 +288,3 @@ class FlowActor(DeployedFlow):
             with torch.set_grad_enabled(torch.is_grad_enabled() and not self.critic.detach):
                 features = self._following(self._velocity(context)(start, times)[1], known)
         return self.critic(trace.get(PRIVILEGED), None if context is None else context.pooled, features).float()
-
-    def _critic_needs(self, need: CriticNeed) -> bool:
-        return self.critic is not None and self.critic.needs == need
-
-    @property
-    def _learns_auxiliary(self) -> bool:
-        names = self.backbone.spec.auxiliary_names
-        return bool(names) and not self.freeze_perception and set(names) <= set(self.privileged_names)
-
-    @property
-    def _keeps_privileged(self) -> bool:
-        return self._critic_needs(CriticNeed.PRIVILEGED) or self._learns_auxiliary
-
-
-def make_input_trace(inputs: PolicyInput) -> Trace:
-    """Return the entries of a trace from which `read_inputs` makes the same inputs."""
-    trace = {TOKENS: inputs.tokens, STATE: inputs.state}
-    trace |= {IMAGE + name: image for name, image in inputs.images.items()}
-    trace |= {FEATURES + name: value for name, value in (inputs.features or {}).items()}
-    return trace | {PREFIX + name: value for name, value in (inputs.prefix or {}).items()}
-
-
-def read_inputs(trace: Trace) -> PolicyInput:
-    """Return the inputs that a trace keeps."""
-    images, features, prefix = (select_entries(trace, start) for start in (IMAGE, FEATURES, PREFIX))
-    return PolicyInput(images, trace[STATE], trace[TOKENS], features or None, prefix or None)
-
-
-def select_entries(trace: Trace, start: str) -> Trace:
-    """Return the entries of a trace with a name that begins with `start`, by the rest of their names."""
-    return {name.removeprefix(start): value for name, value in trace.items() if name.startswith(start)}
-
-
-def check_fit(backbone: FlowBackbone, embodiment: Embodiment, freeze_perception: bool) -> None:
-    """Check that a network fits a robot, and has the perception that is to be frozen.
-
-    Raises:
-        UserError: they do not fit; the message names the entry.
-    """
-    spec = backbone.spec
-    pairs = {
-        "cameras": (spec.cameras, embodiment.view_names),
-        "image size": (spec.image_size, embodiment.image_size),
-        "instruction tokens": (spec.token_length, embodiment.token_length),
-    }
-    for name, (network, robot) in pairs.items():
-        if network != robot:
-            raise UserError(
-                f"The policy has {network} {name}, the embodiment {robot}: build both from one simulator.",
-                code="policy-robot-mismatch",
-            )
-    if (states := len(embodiment.state_names)) > spec.state_dim:
-        raise UserError(
-            f"The policy has {spec.state_dim} state entries, the robot {states}.", code="policy-robot-mismatch"
-        )
-    if embodiment.executed > spec.horizon:
-        raise UserError(
-            f"policy.executed={embodiment.executed} exceeds the {spec.horizon} actions of a chunk.",
-            code="executed-too-long",
-        )
-    if (robot_dim := len(embodiment.action_names)) > spec.action_dim:
-        raise UserError(
-            f"The policy has {spec.action_dim} action dimensions, the robot {robot_dim}.", code="policy-robot-mismatch"
-        )
-    if freeze_perception and not backbone.perception_parameters():
-        raise UserError(
-            "policy.freeze_perception=true, but this policy has no perception that can be frozen apart.",
-            code="perception-missing",
-        )

@@ -4,10 +4,7 @@ Shapes: `n` rows, `H` predicted and `Hx` executed actions, `D` model and `A` sim
 a prefix.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import wraps
-from typing import Any, Literal, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,9 +13,10 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from embodied_rl.actors.embodiment import Embodiment
+from embodied_rl.actors.network_actor import Keep, NetworkActor, autocast_method
 from embodied_rl.actors.start_noise import StartNoise
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.policy import Actor, Context, FlowBackbone, NoiseKeys, PolicyInput
+from embodied_rl.interfaces.policy import Context, FlowBackbone, NoiseKeys
 from embodied_rl.interfaces.sim import Observation
 from embodied_rl.mathematics.flow.continuation import PlannedActions, guide_sample, replace_sample, weigh_plan
 from embodied_rl.mathematics.flow.noise import NoiseStream, draw_normal
@@ -28,31 +26,11 @@ from embodied_rl.mathematics.flow.transition import Committed
 STRATEGIES = ("prefix", "replacement", "guided")
 """Ways to continue a prefix; see `Actor.infer`."""
 
-Keep = Literal["images", "features", "prefix"]
-"""What a trace keeps of an observation: its images, or the output of a frozen part of the network."""
 
-Result = TypeVar("Result")
-
-
-def autocast_method(method: Callable[..., Result]) -> Callable[..., Result]:
-    """Make a method of an actor compute matrix products in bfloat16 if `actor.autocast` is set (`torch.autocast`).
-
-    Acting, values and evaluation are all wrapped: otherwise an update would start from other log-probabilities than
-    its rollout. On the meta device, where only shapes are computed, torch knows no autocast.
-    """
-
-    @wraps(method)
-    def cast(actor: Any, *args: Any, **kwargs: Any) -> Result:
-        if not actor.autocast or actor.device.type == "meta":
-            return method(actor, *args, **kwargs)
-        with torch.autocast(actor.device.type, torch.bfloat16):
-            return method(actor, *args, **kwargs)
-
-    return cast
-
-
-class DeployedFlow(Actor):
+class DeployedFlow(NetworkActor):
     """A flow policy for inference; `FlowActor` adds learning."""
+
+    backbone: FlowBackbone
 
     def __init__(
         self,
@@ -68,15 +46,9 @@ class DeployedFlow(Actor):
         Raises:
             UserError: the policy cannot act with this delay.
         """
-        super().__init__()
-        self.backbone, self.sampler, self.embodiment = backbone, sampler, embodiment
-        self.keep: Keep = keep
-        self.start_noise = start_noise
+        super().__init__(backbone, embodiment, keep)
+        self.sampler, self.start_noise = sampler, start_noise
         self.delay = delay
-
-    @property
-    def network(self) -> FlowBackbone:
-        return self.backbone
 
     @property
     def prefix_trained_to(self) -> int:
@@ -155,17 +127,6 @@ class DeployedFlow(Actor):
             return self.start_noise.expand(self.start_noise.find_centre(context.pooled))
         zeros = torch.zeros(rows, *self._chunk)
         return (zeros if keys is None else draw_normal(keys, NoiseStream.INITIAL, self._chunk)).to(self.device)
-
-    def observation_inputs(self, observation: Observation, condition: str | Sequence[str] | None = None) -> PolicyInput:
-        """Convert an observation to inputs on the network's device, with images even if perception is frozen.
-
-        `condition`: see `Embodiment.inputs`.
-        """
-        return self.embodiment.inputs(observation, self.backbone, condition).to(self.device)
-
-    def _inputs(self, observation: Observation, condition: str | None = None) -> PolicyInput:
-        """Return the inputs in the form of a trace; see `Keep`."""
-        return keep_inputs(self.backbone, self.observation_inputs(observation, condition), self.keep)
 
     def _commit(
         self, prefix: np.ndarray | None, committed: np.ndarray | None, observation: Observation
@@ -259,12 +220,3 @@ class DeployedFlow(Actor):
             return value.float(), features.float()
 
         return velocity
-
-
-def keep_inputs(network: FlowBackbone, inputs: PolicyInput, keep: str) -> PolicyInput:
-    """Return the inputs in the form of a trace: images, or the output of a frozen part of the network; see `Keep`."""
-    if keep == "images":
-        return inputs
-    if keep == "features":
-        return replace(inputs, images={}, features=network.perceive(inputs))
-    return replace(inputs, images={}, prefix=network.encode_prefix(inputs))

@@ -1,5 +1,5 @@
-"""The interface of policies. The author of a flow policy writes `encode` and `velocity`; the rest has defaults.
-
+"""The interface of policies. The author of a flow policy writes `encode` and `velocity`, that of a token policy
+`encode` and `action_logits`; the rest has defaults.
 Shapes: `n` rows of a batch, `H` predicted actions of a chunk, `Hx` ≤ H executed ones, `D` action dimensions of the
 model, `A` ≤ D of the simulator, `S` state dimensions, `L` instruction tokens, `F` width of the features.
 """
@@ -96,7 +96,7 @@ class Context:
 
 @dataclass(frozen=True)
 class PolicySpec:
-    """The fixed sizes of a flow policy.
+    """The fixed sizes of a policy.
 
     Attributes:
         horizon: H, actions predicted at once.
@@ -105,7 +105,7 @@ class PolicySpec:
         cameras: names of the cameras that the policy uses, in order.
         image_size: (height, width) of the input images.
         token_length: L.
-        feature_dim: F of `velocity`'s features.
+        feature_dim: F of the features that a critic on the action head reads.
         context_dim: F of `Context.pooled`.
         auxiliary_names: privileged entries that `Context.auxiliary` predicts, in order.
     """
@@ -121,8 +121,8 @@ class PolicySpec:
     auxiliary_names: tuple[str, ...] = ()
 
 
-class FlowBackbone(nn.Module):
-    """A flow-matching VLA. Flow time follows openpi: t = 1 is noise, t = 0 is the action.
+class Backbone(nn.Module):
+    """A vision-language-action network: what flow and token policies have in common.
 
     Attributes:
         KIND: the kind of actor that wraps this network; see `embodied_rl.actors.kinds`.
@@ -143,7 +143,7 @@ class FlowBackbone(nn.Module):
             depends on these sizes. Positions without a word change no result.
     """
 
-    KIND: ClassVar[str] = "flow"
+    KIND: ClassVar[str]
     CAN_BE_EMPTY: ClassVar[bool] = False
     STATISTICS: ClassVar[str] = "mean_std"
     GROWS: ClassVar[Mapping[str, str]] = MappingProxyType({})
@@ -200,11 +200,41 @@ class FlowBackbone(nn.Module):
         """
         raise NotImplementedError
 
+
+class FlowBackbone(Backbone):
+    """A flow-matching VLA. Flow time follows openpi: t = 1 is noise, t = 0 is the action."""
+
+    KIND: ClassVar[str] = "flow"
+
     def velocity(self, x: Tensor, t: Tensor, context: Context) -> tuple[Tensor, Tensor]:
         """Compute velocity float32 [n, H, D] and features [n, H, F] at x float32 [n, H, D].
 
         The flow time t is float32 [n], or [n, H] where each action has its own: an action at time 0 is given, as it
         will be executed, and the others are denoised so that they continue it. Equal times mean what t [n] means.
+        """
+        raise NotImplementedError
+
+
+class TokenBackbone(Backbone):
+    """A VLA that chooses one of N bins for each action dimension, such as OpenVLA's 256 (arXiv:2406.09246).
+
+    The N bins divide an action in the model's units, from -1 to 1; `bin_centres` says what each stands for.
+
+    Attributes:
+        bins: N.
+    """
+
+    KIND: ClassVar[str] = "token"
+    bins: int
+
+    def bin_centres(self) -> Tensor:
+        """Return the actions that the bins stand for, float32 [N], in the model's units: the middles of equal bins."""
+        edges = torch.linspace(-1, 1, self.bins + 1)
+        return (edges[:-1] + edges[1:]) / 2
+
+    def action_logits(self, context: Context) -> tuple[Tensor, Tensor]:
+        """Compute logits [n, H, D, N] of all entries at once (parallel decoding, arXiv:2502.19645), and the features
+        [n, H, F] they are made of.
         """
         raise NotImplementedError
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from embodied_rl.actors import placement
-from embodied_rl.actors.flow import PRIVILEGED
+from embodied_rl.actors.network_actor import PRIVILEGED
 from embodied_rl.schema import PolicyNode
 
 

@@ -4,8 +4,8 @@ from dataclasses import asdict, dataclass
 from itertools import product
 from typing import Any
 
-from embodied_rl.actors.flow_inference import Keep
 from embodied_rl.actors.learning.update_memory import UpdateMemory, count_row_bytes, count_update, without_memory
+from embodied_rl.actors.network_actor import Keep
 from tests.benchmarks import networks, roofline
 from tests.benchmarks.networks import NetworkSize
 from tests.benchmarks.settings import BenchmarkConfig

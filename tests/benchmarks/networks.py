@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from embodied_rl.actors.embodiment import Embodiment
-from embodied_rl.actors.flow import ACTIONS, FEATURES, FLOW, IMAGE, PREFIX, STATE, TOKENS, FlowActor
-from embodied_rl.actors.flow_inference import Keep
+from embodied_rl.actors.flow import ACTIONS, FLOW, FlowActor
 from embodied_rl.actors.flow_kind import make_sampler
 from embodied_rl.actors.learning import trainable
+from embodied_rl.actors.network_actor import FEATURES, IMAGE, PREFIX, STATE, TOKENS, Keep
 from embodied_rl.assembly import networks as assembled
 from embodied_rl.config import plugins
 from embodied_rl.interfaces.policy import NoiseKeys, PolicyInput, Trace

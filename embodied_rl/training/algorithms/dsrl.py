@@ -35,8 +35,9 @@ from torch import Tensor, nn
 from torch.nn.functional import layer_norm
 
 from embodied_rl.actors.critics import CriticNeed
-from embodied_rl.actors.flow import PRIVILEGED, START, FlowActor
+from embodied_rl.actors.flow import START, FlowActor
 from embodied_rl.actors.learning.optimiser import Optimiser
+from embodied_rl.actors.network_actor import PRIVILEGED
 from embodied_rl.actors.start_noise import StartNoiseSettings
 from embodied_rl.config.freeze import at_least
 from embodied_rl.interfaces.algorithm import Discount, Needs, join_states, split_state

@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributions import Normal
 
-from embodied_rl.actors.flow import FlowActor, read_inputs
+from embodied_rl.actors.flow import FlowActor
+from embodied_rl.actors.network_actor import read_inputs
 from embodied_rl.interfaces.policy import Evaluation, Trace
 from embodied_rl.mathematics.flow.transition import flow_sde_transition, make_time_grid
 from embodied_rl.rollout.buffer import Rollout

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from embodied_rl.actors.flow import PRIVILEGED
+from embodied_rl.actors.network_actor import PRIVILEGED
 from embodied_rl.interfaces.sim import Source
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.runtime.ranks.collective import Ranks
