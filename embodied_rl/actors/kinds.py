@@ -1,7 +1,7 @@
 """Kinds of actors: a network's `KIND` selects the class that makes its actor.
 
-A new kind (token policies, say) is a file here with a class like `embodied_rl.actors.flow_kind.FlowKind`, a line in
-`KINDS`, and networks with that `KIND`.
+A new kind is a file here with a class like `embodied_rl.actors.flow_kind.FlowKind`, a line in `KINDS`, and networks
+with that `KIND`.
 """
 
 from collections.abc import Mapping
@@ -16,8 +16,8 @@ from embodied_rl.actors.start_noise import StartNoise, StartNoiseSettings
 from embodied_rl.interfaces.policy import Actor
 from embodied_rl.schema import PolicyNode, SamplerNode
 
-KINDS = {"flow": "embodied_rl.actors.flow_kind:FlowKind"}
-"""`FlowBackbone.KIND` → "module:Class" that makes its actors."""
+KINDS = {"flow": "embodied_rl.actors.flow_kind:FlowKind", "token": "embodied_rl.actors.token_kind:TokenKind"}
+"""`Backbone.KIND` → "module:Class" that makes its actors."""
 
 
 @dataclass(frozen=True)

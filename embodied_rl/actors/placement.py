@@ -2,15 +2,18 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from embodied_rl.actors.flow import FlowActor
+from embodied_rl.actors.network_actor import NetworkActor
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.policy import Context, FlowBackbone
+from embodied_rl.interfaces.policy import Backbone, Context
 from embodied_rl.schema import PolicyNode
+
+AnyActor = TypeVar("AnyActor", bound=NetworkActor)
 
 
 def resolve_placement(node: PolicyNode) -> PolicyNode:
@@ -49,7 +52,7 @@ def describe_placement(node: PolicyNode) -> str:
     return f"{device}, {'bfloat16 products' if node.autocast else 'float32'}{unused}"
 
 
-def place_actor(actor: FlowActor, node: PolicyNode) -> FlowActor:
+def place_actor(actor: AnyActor, node: PolicyNode) -> AnyActor:
     """Move an actor to the device and precision of `node`, and compile its acting if `node.compile`.
 
     Raises:
@@ -60,6 +63,8 @@ def place_actor(actor: FlowActor, node: PolicyNode) -> FlowActor:
     place_network(actor.backbone, node)
     device = torch.device(node.device)
     if node.compile:
+        if not isinstance(actor, FlowActor):
+            raise UserError("policy.compile=true compiles flows, and this policy has none.", code="key-unused")
         compile_acting(actor, device)
     return actor if device.type == "cpu" else actor.to(device)
 
@@ -75,7 +80,7 @@ def check_placement(node: PolicyNode) -> None:
         raise _too_coarse(node)
 
 
-def place_network(network: FlowBackbone, node: PolicyNode) -> None:
+def place_network(network: Backbone, node: PolicyNode) -> None:
     """Move a network without its actor to the device and precision of `node`.
 
     Raises:

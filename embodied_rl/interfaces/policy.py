@@ -232,6 +232,10 @@ class TokenBackbone(Backbone):
         edges = torch.linspace(-1, 1, self.bins + 1)
         return (edges[:-1] + edges[1:]) / 2
 
+    def find_bins(self, actions: Tensor) -> Tensor:
+        """Return the bins int64 of actions in the model's units, of the same shape; clamped to the first and last."""
+        return ((actions.clamp(-1, 1) + 1) * (self.bins / 2)).long().clamp_max(self.bins - 1)
+
     def action_logits(self, context: Context) -> tuple[Tensor, Tensor]:
         """Compute logits [n, H, D, N] of all entries at once (parallel decoding, arXiv:2502.19645), and the features
         [n, H, F] they are made of.

@@ -143,8 +143,11 @@ class PolicyNode:
 
 @dataclass(frozen=True)
 class SamplerNode:
-    name: Literal["flow_sde", "flow_noise"] = "flow_sde"
-    """Where exploration comes from: a stochastic differential equation, or a learned noise head."""
+    name: Literal["flow_sde", "flow_noise", "tokens"] = "flow_sde"
+    """Where exploration comes from: a stochastic differential equation, or a learned noise head; tokens: the
+    distribution over the bins of a policy that chooses action tokens."""
+    temperature: float = at_least(1e-3, 1.0)
+    """Tokens: what logits are divided by before a bin is drawn and scored."""
     denoise_steps: int = at_least(1, 4, at_most=1000)
     """K, steps that integrate the flow."""
     noise_level: float = at_least(0.0, 0.8)

@@ -2,6 +2,7 @@
 
 POLICIES = {
     "pocket": "embodied_rl_policies.pocket:Pocket",
+    "pocket_tokens": "embodied_rl_policies.pocket_tokens:PocketTokens",
     "pi0": "embodied_rl_policies.pi.pi0:Pi0",
     "pi05": "embodied_rl_policies.pi.pi05:Pi05",
     "smolvla": "embodied_rl_policies.smolvla.policy:SmolVLA",

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.policy import Context, FlowBackbone, PolicyInput, PolicySpec
+from embodied_rl.interfaces.policy import Backbone, Context, FlowBackbone, PolicyInput, PolicySpec
 from embodied_rl.interfaces.scene import Scene
 from embodied_rl_policies.vlm import MAX_LAYERS
 
@@ -222,14 +222,13 @@ class Localiser(nn.Linear):
         return super().forward(keypoints) + self.bend(keypoints)
 
 
-class Pocket(FlowBackbone):
-    """The small flow VLA that ships with the library."""
+class PocketPrefix(Backbone):
+    """Perception and prefix of the small VLAs that ship with the library; subclasses add the part that acts."""
 
-    Config = PocketConfig
     GROWS: ClassVar[Mapping[str, str]] = MappingProxyType({"horizon": "action_positions"})
     WORD_ROWS: ClassVar[tuple[str, str] | None] = ("words.weight", "word_positions")
+    config: PocketConfig
     patch_positions: Tensor
-    frequencies: Tensor
 
     def __init__(
         self,
@@ -276,9 +275,10 @@ class Pocket(FlowBackbone):
         self.stem = Stem(config, spec.image_size) if views else nn.Identity()
         inputs, outputs = views * 2 * config.keypoints, len(spec.auxiliary_names)
         self.localise = Localiser(inputs, outputs) if outputs else nn.Identity()
-        self._build_transformers()
+        self._build_prefix()
+        self._build_head()
 
-    def _build_transformers(self) -> None:
+    def _build_prefix(self) -> None:
         config, width, spec = self.config, self.config.width, self.spec
         self.places = nn.Linear(2 * config.keypoints, config.keypoint_tokens * width)
         self.word_positions = nn.Parameter(torch.randn(spec.token_length, width) * 0.02)
@@ -286,19 +286,10 @@ class Pocket(FlowBackbone):
         layers = [PrefixLayer(width, config.heads, config.hidden) for _ in range(config.layers - 1)]
         self.prefix = nn.ModuleList([*layers, LastPrefixLayer(width)])
         self.register_buffer("patch_positions", make_position_encoding(PATCH_GRID, width), persistent=False)
-        self.action_in = nn.Linear(spec.action_dim, width)
-        self.action_positions = nn.Parameter(torch.randn(config.horizon, width) * 0.02)
-        self.time = nn.Sequential(nn.Linear(width, width), nn.SiLU(), nn.Linear(width, width), nn.SiLU())
-        self.modulation = nn.Linear(width, (6 * config.layers + 2) * width)
-        self.expert = nn.ModuleList(ExpertLayer(width, config.heads, config.hidden) for _ in range(config.layers))
-        self.action_out = nn.Linear(width, spec.action_dim)
-        self.register_buffer("frequencies", make_time_frequencies(width), persistent=False)
-        # Modulation independent of time at first: scale and shift 0, gates 1. With gates of 0, as in π0.5, a two-layer
-        # expert needed 1.5 times as many steps to reach the same error.
-        nn.init.zeros_(self.modulation.weight)
-        nn.init.zeros_(self.modulation.bias)
-        gates = self.modulation.bias.data[: 6 * config.layers * width]
-        gates.view(config.layers, 2, 3, width)[:, :, 2] = 1.0
+
+    def _build_head(self) -> None:
+        """Build the part that acts."""
+        raise NotImplementedError
 
     def perception_parameters(self) -> list[nn.Parameter]:
         """Return the parameters of stem, FiLM, keypoints, localisation head, camera and word embeddings."""
@@ -352,6 +343,29 @@ class Pocket(FlowBackbone):
         weight = mask[..., None] / mask.sum(dim=1)[:, None, None]
         auxiliary = self.predict_auxiliary(features) if self.spec.auxiliary_names else None
         return Context(tensors, (tokens * weight).sum(dim=1), auxiliary)
+
+
+class Pocket(PocketPrefix, FlowBackbone):
+    """The small flow VLA that ships with the library."""
+
+    Config = PocketConfig
+    frequencies: Tensor
+
+    def _build_head(self) -> None:
+        config, width, spec = self.config, self.config.width, self.spec
+        self.action_in = nn.Linear(spec.action_dim, width)
+        self.action_positions = nn.Parameter(torch.randn(config.horizon, width) * 0.02)
+        self.time = nn.Sequential(nn.Linear(width, width), nn.SiLU(), nn.Linear(width, width), nn.SiLU())
+        self.modulation = nn.Linear(width, (6 * config.layers + 2) * width)
+        self.expert = nn.ModuleList(ExpertLayer(width, config.heads, config.hidden) for _ in range(config.layers))
+        self.action_out = nn.Linear(width, spec.action_dim)
+        self.register_buffer("frequencies", make_time_frequencies(width), persistent=False)
+        # Modulation independent of time at first: scale and shift 0, gates 1. With gates of 0, as in π0.5, a two-layer
+        # expert needed 1.5 times as many steps to reach the same error.
+        nn.init.zeros_(self.modulation.weight)
+        nn.init.zeros_(self.modulation.bias)
+        gates = self.modulation.bias.data[: 6 * config.layers * width]
+        gates.view(config.layers, 2, 3, width)[:, :, 2] = 1.0
 
     def velocity(self, x: Tensor, t: Tensor, context: Context) -> tuple[Tensor, Tensor]:
         """Compute the velocity at x [n, H, D] and time t [n] or [n, H], and the expert's features [n, H, W]."""

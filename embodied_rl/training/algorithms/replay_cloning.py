@@ -25,7 +25,7 @@ from embodied_rl.interfaces.sim import Array, Source
 from embodied_rl.rollout.replay.experience import Replay
 from embodied_rl.rollout.replay.storage import StoredEpisode
 from embodied_rl.runtime.ranks.collective import Ranks
-from embodied_rl.training.algorithms.imitation.cloning import conditional_flow_matching_loss
+from embodied_rl.training.algorithms.imitation.cloning import cloning_loss
 
 LEARNED = (int(Source.POLICY), int(Source.HUMAN), int(Source.REPLAY))
 """Sources of the actions that are cloned."""
@@ -184,7 +184,7 @@ class ReplayCloning(ABC):
         weight = torch.from_numpy(chosen.weight).to(actor.device)
         inputs = actor.observation_inputs(observation, None if chosen.condition is None else chosen.condition.tolist())
         with torch.autocast(actor.device.type, torch.bfloat16, enabled=actor.autocast):
-            return conditional_flow_matching_loss(network, inputs, targets, generator, left_out, weight=weight)
+            return cloning_loss(network, inputs, targets, generator, left_out, weight=weight)
 
     @torch.no_grad()
     def _held_out_loss(self, replay: Replay, chosen: WeightedDecisions) -> float:

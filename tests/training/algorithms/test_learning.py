@@ -2,6 +2,7 @@
 
 from collections import deque
 from copy import deepcopy
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from embodied_rl.actors.critics import make_critic
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.flow import FlowActor
+from embodied_rl.actors.token import TokenActor
 from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.mathematics.flow.sampler import FlowNoise, FlowSDE
 from embodied_rl.rollout.buffer import Rollout
@@ -22,6 +24,7 @@ from embodied_rl.training.algorithms.grpo import GRPO, GRPOConfig
 from embodied_rl.training.algorithms.nft import NFT, NFTConfig
 from embodied_rl.training.algorithms.ppo import PPO, PPOConfig
 from embodied_rl_policies.pocket import Pocket
+from embodied_rl_policies.pocket_tokens import PocketTokens
 from tests.support.pointing import GOAL, Pointing
 
 pytestmark = pytest.mark.thorough
@@ -35,13 +38,17 @@ GROUPED = UPDATE | {"lr": 5e-3, "perception_lr": 5e-3, "minibatch": 64}
 """With larger steps whether it learns depends on the first weights, and on how a processor rounds."""
 
 
-def make_actor(sampler: str, critic: str) -> FlowActor:
+def make_actor(sampler: str, critic: str) -> FlowActor | TokenActor:
     torch.manual_seed(0)
     spec = Pointing.spec_of(Pointing.Config())
     embodiment = Embodiment.of_simulator(spec, 1, token_length=1)
-    backbone = Pocket(NETWORK, 1, 1, ("front",), (16, 16), len(embodiment.vocabulary), 1)
-    noise = FlowNoise(2, 0.1, 0.4, NETWORK.width, 1) if sampler == "flow_noise" else FlowSDE(2, 0.3)
+    sizes = (1, 1, ("front",), (16, 16), len(embodiment.vocabulary), 1)
     head = make_critic(critic, privileged_dim=1, context_dim=NETWORK.width, feature_dim=NETWORK.width, hidden=(16,))
+    if sampler == "tokens":
+        network = PocketTokens(PocketTokens.Config(**asdict(NETWORK), bins=16), *sizes)
+        return TokenActor(network, head, embodiment, privileged_names=spec.privileged_names)
+    backbone = Pocket(NETWORK, *sizes)
+    noise = FlowNoise(2, 0.1, 0.4, NETWORK.width, 1) if sampler == "flow_noise" else FlowSDE(2, 0.3)
     return FlowActor(backbone, noise, head, embodiment, privileged_names=spec.privileged_names)
 
 
@@ -68,7 +75,7 @@ def train(method: str, sign: float = 1.0, lag: int = 0, iterations: int = ITERAT
     episodes = EpisodeSampler(handle.spec, 0, group_size=needs.group_size)
     rollout = Rollout.allocate(actor, 1, ENVS)
     collector = Collector([handle], handle.spec, ENVS, episodes, rollout, 0, fresh=needs.fresh_episodes)
-    before, versions = deployed_error(actor), deque[FlowActor](maxlen=lag + 1)
+    before, versions = deployed_error(actor), deque[FlowActor | TokenActor](maxlen=lag + 1)
     for actor.version in range(iterations):
         learner.prepare(actor.version)
         versions.append(deepcopy(actor))
@@ -77,7 +84,7 @@ def train(method: str, sign: float = 1.0, lag: int = 0, iterations: int = ITERAT
     return before, deployed_error(actor)
 
 
-def deployed_error(actor: FlowActor) -> float:
+def deployed_error(actor: FlowActor | TokenActor) -> float:
     """Of the plain flow, over both instructions and 200 starts."""
     spec, rows = Pointing.spec_of(Pointing.Config()), 200
     simulator = Pointing(Pointing.Config(), rows)
@@ -87,7 +94,9 @@ def deployed_error(actor: FlowActor) -> float:
     return float(np.mean((decision.actions[:, 0, 0] - observation.privileged[:, 0]) ** 2))
 
 
-@pytest.mark.parametrize("method", ["ppo/flow_sde", "ppo/flow_noise", "grpo/flow_sde", "nft/flow_sde"])
+@pytest.mark.parametrize(
+    "method", ["ppo/flow_sde", "ppo/flow_noise", "ppo/tokens", "grpo/flow_sde", "grpo/tokens", "nft/flow_sde"]
+)
 def test_the_deployed_policy_comes_close_to_the_optimum(method: str) -> None:
     """Close to where the instruction points; a policy that does not read it is off by 0.5 at least."""
     before, after = train(method)
@@ -110,7 +119,7 @@ def test_it_comes_close_with_data_of_earlier_versions(method: str, lag: int) -> 
     assert after < CLOSE**2
 
 
-@pytest.mark.parametrize("method", ["ppo/flow_sde", "grpo/flow_sde", "nft/flow_sde"])
+@pytest.mark.parametrize("method", ["ppo/flow_sde", "ppo/tokens", "grpo/flow_sde", "nft/flow_sde"])
 def test_with_the_wrong_sign_it_points_to_the_other_side(method: str) -> None:
     """Improvement by drift alone would pass the test above; it cannot pass this one."""
     before, after = train(method, sign=-1.0, iterations=ITERATIONS // 2)

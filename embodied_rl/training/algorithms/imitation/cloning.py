@@ -22,7 +22,7 @@ from torch import Tensor
 from embodied_rl.config.freeze import at_least
 from embodied_rl.interfaces.algorithm import Needs
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.policy import FlowBackbone, PolicyInput
+from embodied_rl.interfaces.policy import Backbone, FlowBackbone, PolicyInput, TokenBackbone
 from embodied_rl.interfaces.trust import Text
 
 ROWS_AT_ONCE = 512
@@ -178,6 +178,33 @@ def conditional_flow_matching_loss(
     return (error * wanted).sum() / wanted.sum().clamp_min(1)
 
 
+def cloning_loss(
+    backbone: Backbone,
+    inputs: PolicyInput,
+    actions: Tensor,
+    generator: torch.Generator,
+    padding: Tensor | None = None,
+    draws: int = 1,
+    prefix: ExecutedPrefix | None = None,
+    weight: Tensor | None = None,
+) -> Tensor:
+    """Compute the loss of a network's kind: conditional flow matching, or the cross-entropy of action tokens.
+
+    For the arguments see `conditional_flow_matching_loss`; tokens have no `prefix`, and `draws` change nothing.
+    """
+    if isinstance(backbone, FlowBackbone):
+        return conditional_flow_matching_loss(backbone, inputs, actions, generator, padding, draws, prefix, weight)
+    assert isinstance(backbone, TokenBackbone) and prefix is None, "checked before: check_prefix"
+    logits, _ = backbone.action_logits(backbone.encode(inputs))
+    error = F.cross_entropy(logits.float().movedim(-1, 1), backbone.find_bins(actions), reduction="none")
+    if weight is not None:
+        error = error * weight[:, None, None]
+    if padding is None:
+        return error.mean()
+    wanted = ~padding[..., None].expand_as(error)
+    return (error * wanted).sum() / wanted.sum().clamp_min(1)
+
+
 class SFT:
     """Supervised fine-tuning of one backbone, on the device it lives on.
 
@@ -195,7 +222,7 @@ class SFT:
         return Needs(learns_from="demonstrations")
 
     def __init__(
-        self, config: SFTConfig, backbone: FlowBackbone, seed: int, report: Report, *, autocast: bool = False
+        self, config: SFTConfig, backbone: Backbone, seed: int, report: Report, *, autocast: bool = False
     ) -> None:
         self.config, self.backbone, self._report = config, backbone, report
         self._generator = torch.Generator().manual_seed(seed)
@@ -267,16 +294,14 @@ class SFT:
             actions = batch.actions.to(self._device)
             prefix = None if batch.prefix is None else batch.prefix.to(self._device)
             with self._cast():
-                loss = conditional_flow_matching_loss(
-                    self.backbone, inputs, actions, self._generator, padding, config.draws, prefix
-                )
+                loss = cloning_loss(self.backbone, inputs, actions, self._generator, padding, config.draws, prefix)
             _descend(optimiser, parameters, loss)
             losses.append(loss.item())
             if (step + 1) % REPORT_EVERY == 0 or step + 1 == steps:
                 self._report("clone", step + 1, {"loss": fmean(losses)})
 
 
-def perceive_once(backbone: FlowBackbone, inputs: PolicyInput) -> PolicyInput:
+def perceive_once(backbone: Backbone, inputs: PolicyInput) -> PolicyInput:
     """Return the inputs with perception's features, computed once; images are dropped."""
     device = next(backbone.parameters()).device
     with torch.no_grad():
@@ -296,7 +321,7 @@ def select_rows(inputs: PolicyInput, rows: Tensor) -> PolicyInput:
     )
 
 
-def _perceive(backbone: FlowBackbone, inputs: PolicyInput) -> dict[str, Tensor]:
+def _perceive(backbone: Backbone, inputs: PolicyInput) -> dict[str, Tensor]:
     features = backbone.perceive(inputs)
     if features is None:
         message = "algo.frames and a frozen perception need a policy with a separate perception (`perceive`)."

@@ -1,0 +1,136 @@
+"""Token policies: drawn bins, scores against torch's categorical distribution, cloning, and what is refused."""
+
+import numpy as np
+import pytest
+import torch
+from torch.distributions import Categorical
+
+from embodied_rl.actors.critics import make_critic
+from embodied_rl.actors.embodiment import Embodiment
+from embodied_rl.actors.token import BINS, TokenActor, draw_bins
+from embodied_rl.assembly import build
+from embodied_rl.interfaces.algorithm import Needs
+from embodied_rl.interfaces.policy import NoiseKeys
+from embodied_rl.interfaces.sim import SimulatorSpec
+from embodied_rl.runtime.simulators.kind import SimulatorKind
+from embodied_rl.schema import PolicyNode, SamplerNode, SimNode
+from embodied_rl.testing.policy_contract import check_actor, make_random_observation
+from embodied_rl.training.algorithms.imitation.cloning import cloning_loss
+from embodied_rl_policies.pocket_tokens import PocketTokens
+from tests.support.refusals import refuses
+
+SMALL = {"width": 16, "layers": 2, "heads": 2, "horizon": 3, "keypoints": 4, "stem_channels": 8, "bins": 7}
+TOKENS = SamplerNode(name="tokens")
+
+
+@pytest.fixture
+def spec() -> SimulatorSpec:
+    return SimulatorKind.find(SimNode("tabletop", options={"image_size": 32})).spec
+
+
+def make(spec: SimulatorSpec, critic: str = "privileged", temperature: float = 1.0, executed: int = 2) -> TokenActor:
+    torch.manual_seed(0)
+    embodiment = Embodiment.of_simulator(spec, executed, token_length=8)
+    network = PocketTokens(
+        PocketTokens.Config(**SMALL), 4, len(spec.state_names), ("front",), (32, 32), len(embodiment.vocabulary), 8
+    )
+    torch.nn.init.normal_(network.logits.bias)
+    head = make_critic(critic, privileged_dim=len(spec.privileged_names), context_dim=16, feature_dim=16)
+    return TokenActor(network, head, embodiment, temperature=temperature, privileged_names=spec.privileged_names)
+
+
+def keys(rows: int, seed: int = 3) -> NoiseKeys:
+    return NoiseKeys(seed, np.arange(rows), np.zeros(rows, np.int64))
+
+
+@pytest.mark.parametrize("critic", ["privileged", "prefix", "expert", "none"])
+def test_it_keeps_the_contract(spec: SimulatorSpec, critic: str) -> None:
+    check_actor(lambda: make(spec, critic), spec)
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+def test_bins_are_drawn_by_their_probability(temperature: float) -> None:
+    rows, logits = 20_000, torch.tensor([0.0, 1.0, -1.0, 0.5, -30.0])
+    drawn = draw_bins(keys(rows), (logits / temperature).expand(rows, 2, 3, -1))
+    wanted = (logits / temperature).softmax(dim=0)
+    for entry in drawn.flatten(1).T:
+        share = torch.bincount(entry, minlength=5) / rows
+        assert (share - wanted).abs().max() < 5 * (0.25 / rows) ** 0.5 and share[4] == 0
+    pairs = torch.stack([drawn[:, 0, 0], drawn[:, 1, 2]]).double()
+    assert abs(float(torch.corrcoef(pairs)[0, 1])) < 0.04, "entries are independent"
+    assert torch.equal(draw_bins(keys(5), (logits / temperature).expand(5, 2, 3, -1)), drawn[:5]), (
+        "other rows change none"
+    )
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.7])
+def test_scores_are_those_of_a_categorical_distribution(spec: SimulatorSpec, temperature: float) -> None:
+    actor, observation = make(spec, "none", temperature), make_random_observation(spec)
+    decision = actor.act(observation, keys(3), explore=True)
+    logits, _ = actor.backbone.action_logits(actor.backbone.encode(actor.observation_inputs(observation)))
+    known = Categorical(logits=logits[:, :2] / temperature)
+    evaluation = actor.evaluate(decision.trace)
+    torch.testing.assert_close(evaluation.log_prob, known.log_prob(decision.trace[BINS]))
+    torch.testing.assert_close(evaluation.entropy, known.entropy())
+    assert torch.equal(evaluation.log_prob, decision.log_prob), "the first ratio is exactly 1"
+
+
+def test_actions_are_the_centres_of_bins(spec: SimulatorSpec) -> None:
+    actor, observation = make(spec, "none"), make_random_observation(spec)
+    network = actor.backbone
+    assert torch.equal(network.find_bins(network.bin_centres()), torch.arange(7))
+    assert torch.equal(network.find_bins(torch.tensor([-9.0, -1.0, 1.0, 9.0])), torch.tensor([0, 0, 6, 6]))
+    anything = torch.linspace(-1, 1, 1001)
+    assert (network.bin_centres()[network.find_bins(anything)] - anything).abs().max() <= 1 / 7 + 1e-6
+    decision = actor.act(observation, keys(3), explore=True)
+    low, high = np.array(spec.action_low), np.array(spec.action_high)
+    unit = network.bin_centres()[decision.trace[BINS]].numpy()
+    np.testing.assert_allclose(decision.actions, low + (unit + 1) * (high - low) / 2, rtol=1e-5, atol=1e-6)
+
+
+def test_the_likeliest_bins_are_deployed(spec: SimulatorSpec) -> None:
+    actor, observation = make(spec, "none"), make_random_observation(spec)
+    logits, _ = actor.backbone.action_logits(actor.backbone.encode(actor.observation_inputs(observation)))
+    expected = actor.embodiment.all_actions(actor.backbone.bin_centres()[logits.argmax(dim=-1)], observation.state)
+    assert np.array_equal(actor.infer(observation, whole=True), expected)
+    assert np.array_equal(actor.infer(observation), expected[:, :2])
+    assert np.array_equal(actor.act(observation, keys(3), explore=False).actions, expected[:, :2])
+
+
+def test_cloning_is_the_cross_entropy_of_what_counts(spec: SimulatorSpec) -> None:
+    actor, observation = make(spec, "none"), make_random_observation(spec)
+    network, inputs = actor.backbone, actor.observation_inputs(observation)
+    actions, weight = torch.rand(3, 3, 4) * 2 - 1, torch.tensor([1.0, 2.0, 0.5])
+    padding = torch.zeros(3, 3, dtype=torch.bool)
+    padding[1, 2] = True
+    found = cloning_loss(network, inputs, actions, torch.Generator(), padding, weight=weight)
+    known = Categorical(logits=network.action_logits(network.encode(inputs))[0]).log_prob(network.find_bins(actions))
+    total = sum(
+        -float(known[row, step].sum() * weight[row]) for row in range(3) for step in range(3) if not padding[row, step]
+    )
+    assert float(found) == pytest.approx(total / (8 * 4), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("node", "sampler", "code"),
+    [
+        (PolicyNode("pocket_tokens", device="cpu"), SamplerNode(), "sampler-not-supported"),
+        (PolicyNode("pocket", device="cpu"), TOKENS, "sampler-not-supported"),
+        (PolicyNode("pocket_tokens", device="cpu", delay=2), TOKENS, "prefix-not-supported"),
+        (PolicyNode("pocket_tokens", device="cpu", compile=True), TOKENS, "key-unused"),
+    ],
+)
+def test_what_is_for_other_policies_is_refused(
+    spec: SimulatorSpec, node: PolicyNode, sampler: SamplerNode, code: str
+) -> None:
+    with refuses(code):
+        build.build_actor(node, sampler, spec, Needs(critic=True))
+
+
+def test_committed_actions_are_refused(spec: SimulatorSpec) -> None:
+    actor, observation = make(spec, "none"), make_random_observation(spec)
+    prefix = np.zeros((3, 1, 4), np.float32)
+    with refuses("prefix-not-supported"):
+        actor.infer(observation, prefix=prefix)
+    with refuses("prefix-not-supported"):
+        actor.act(observation, keys(3), explore=True, prefix=prefix)
