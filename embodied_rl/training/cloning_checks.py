@@ -9,7 +9,7 @@ from embodied_rl.assembly import build
 from embodied_rl.assembly.build import check_start_noise, outline_backbone
 from embodied_rl.assembly.networks import check_guidance
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.policy import FlowBackbone
+from embodied_rl.interfaces.policy import FlowBackbone, TokenBackbone
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.schema import SftConfig
@@ -64,6 +64,10 @@ def check_cloning(config: SftConfig) -> list[Row]:
         else:
             cloning_data.match_dataset(dataset, embodiment)
             left_out = choose_steps(dataset, config.sources).note
+    if isinstance(network, TokenBackbone) and (options.prefix or options.draws > 1):
+        key = f"algo.prefix={options.prefix}" if options.prefix else f"algo.draws={options.draws}"
+        message = f"{key} is for flows, and policy={config.policy.name} chooses tokens. Leave it out."
+        raise UserError(message, code="prefix-not-supported" if options.prefix else "key-unused")
     if options.prefix >= (horizon := network.spec.horizon):
         raise UserError(
             f"algo.prefix={options.prefix}: a chunk of this policy has {horizon} actions, and some must be left to "

@@ -227,8 +227,9 @@ def check_settings(config: TrainConfig) -> RunSize:
         name = config.algo.name
         message = f"algo.name={name} does not learn from rollouts; `embodied-rl {name}` is the command for it."
         raise UserError(message, code="algorithm-wrong-command")
-    if needs.fixed_noise and config.algo.sampler.name == "flow_noise":
-        message = f"algo.sampler.name=flow_noise learns its noise; algo.name={config.algo.name} needs flow_sde."
+    if needs.fixed_noise and (sampler := config.algo.sampler.name) != "flow_sde":
+        why = "learns its noise" if sampler == "flow_noise" else "has none"
+        message = f"algo.sampler.name={sampler} {why}; algo.name={config.algo.name} needs flow_sde."
         raise UserError(message, code="sampler-not-supported")
     if needs.start_noise is not None:
         check_steering(config)

@@ -9,6 +9,7 @@ from embodied_rl.actors.critics import make_critic
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.token import BINS, TokenActor, draw_bins
 from embodied_rl.assembly import build
+from embodied_rl.cli.main import main
 from embodied_rl.interfaces.algorithm import Needs
 from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.interfaces.sim import SimulatorSpec
@@ -134,3 +135,30 @@ def test_committed_actions_are_refused(spec: SimulatorSpec) -> None:
         actor.infer(observation, prefix=prefix)
     with refuses("prefix-not-supported"):
         actor.act(observation, keys(3), explore=True, prefix=prefix)
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("algo=nft", "algo.sampler.name=tokens"), "sampler-not-supported"),
+        (("algo=dsrl",), "algorithm-needs-flow"),
+        (("algo=flow_sde",), "sampler-not-supported"),
+        (("algo=ppo", "algo.sampler.noise_level=0.5"), "key-unused"),
+        (("algo=ppo", "algo.noise_final=0.5"), "key-unused"),
+        (("algo=ppo", "policy.delay=1"), "prefix-not-supported"),
+    ],
+)
+def test_methods_and_keys_of_flows_are_refused_before_anything_starts(
+    words: tuple[str, ...], code: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", "sim=tabletop", "policy=pocket_tokens", "policy.checkpoint=null", *words, "--dry-run"]) == 2
+    assert f"[{code}]" in capsys.readouterr().err
+
+
+def test_settings_are_refused_where_they_do_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    flow = ["train", "experiment=demo", "algo.sampler.temperature=2", "--dry-run"]
+    assert main(flow) == 2 and "[key-unused]" in capsys.readouterr().err
+    clone = ["sft", "experiment=tabletop_sft", "policy=pocket_tokens", "policy.checkpoint=null", "--dry-run"]
+    for word, code in (("algo.prefix=2", "prefix-not-supported"), ("algo.draws=2", "key-unused")):
+        assert main([*clone, word]) == 2 and f"[{code}]" in capsys.readouterr().err
+    assert main(clone) == 0
