@@ -158,6 +158,7 @@ def test_methods_and_keys_of_flows_are_refused_before_anything_starts(
 def test_settings_are_refused_where_they_do_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     flow = ["train", "experiment=demo", "algo.sampler.temperature=2", "--dry-run"]
     assert main(flow) == 2 and "[key-unused]" in capsys.readouterr().err
+    assert main(["train", "algo=ppo", "--dry-run"]) == 2 and "[sampler-not-supported]" in capsys.readouterr().err
     clone = ["sft", "experiment=tabletop_sft", "policy=pocket_tokens", "policy.checkpoint=null", "--dry-run"]
     for word, code in (("algo.prefix=2", "prefix-not-supported"), ("algo.draws=2", "key-unused")):
         assert main([*clone, word]) == 2 and f"[{code}]" in capsys.readouterr().err

@@ -68,7 +68,7 @@ TOY = ("train", "experiment=toy_run", "--dry-run")
         ("collect sim=toy split=widny --dry-run", "split-unknown", "'widny' 'windy'"),
         ("collect sim.name=hungry --dry-run", "package-missing", "'a_simulator_nobody_has'"),
         ("train algo.learning_rate=1e-4 --dry-run", "key-unknown", "'algo.learning_rate' 'algo.lr'"),  # others' names
-        ("train algo=ppo --dry-run", "choice-unknown", "algo 'ppo' 'flow_sde'"),
+        ("train algo=gppo --dry-run", "choice-unknown", "algo 'gppo' 'ppo'"),
         ("train algo.lr_finla=0 --dry-run", "key-unknown", "'algo.lr_finla' 'algo.lr_final'"),
     ],
 )
