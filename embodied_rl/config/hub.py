@@ -63,11 +63,10 @@ class HubName:
         if found is None or ".." in parts or (parts and Path(found["path"]).is_absolute()):
             message = f"{text}: give {PREFIX}<owner>/<name>, then @<revision> and :<folder or file> where needed."
             raise UserError(message, code="hub-name-invalid")
-        library: Any = import_module("huggingface_hub.utils")
-        try:
-            library.validate_repo_id(found["repo"])
-        except library.HFValidationError as error:
-            raise UserError(f"{text}: {error}", code="hub-name-invalid") from None
+        try:  # the import fails where HF_ENDPOINT is no address
+            import_module("huggingface_hub.utils").validate_repo_id(found["repo"])
+        except ValueError as error:
+            raise UserError(f"{text}: {_shorten(error)}", code="hub-name-invalid") from None
         return HubName(found["repo"], "dataset" if found["kind"] else kind, found["revision"], "/".join(parts))
 
     @property
