@@ -42,12 +42,14 @@ def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
             DATA: {"main": {"meta/info.json": b"{}", "data/chunk-000/file-000.parquet": WEIGHTS[:3000]}},
         }
     )
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     with serve_hub(found) as address:
         settings = {
             "HF_HUB_CACHE": str(tmp_path / "cache"),
             "ENDPOINT": address,
             "HUGGINGFACE_CO_URL_TEMPLATE": address + "/{repo_id}/resolve/{revision}/{filename}",
             "HF_HUB_DISABLE_XET": True,
+            "HF_HUB_OFFLINE": False,
             "HF_HUB_DOWNLOAD_TIMEOUT": 1,
             "DOWNLOAD_CHUNK_SIZE": 1000,
         }
