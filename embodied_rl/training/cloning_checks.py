@@ -9,7 +9,7 @@ from embodied_rl.assembly import build
 from embodied_rl.assembly.build import check_start_noise, outline_backbone
 from embodied_rl.assembly.networks import check_guidance
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.policy import FlowBackbone, TokenBackbone
+from embodied_rl.interfaces.policy import Backbone, FlowBackbone, TokenBackbone
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.schema import SftConfig
@@ -64,16 +64,7 @@ def check_cloning(config: SftConfig) -> list[Row]:
         else:
             cloning_data.match_dataset(dataset, embodiment)
             left_out = choose_steps(dataset, config.sources).note
-    if isinstance(network, TokenBackbone) and (options.prefix or options.draws > 1):
-        key = f"algo.prefix={options.prefix}" if options.prefix else f"algo.draws={options.draws}"
-        message = f"{key} is for flows, and policy={config.policy.name} chooses tokens. Leave it out."
-        raise UserError(message, code="prefix-not-supported" if options.prefix else "key-unused")
-    if options.prefix >= (horizon := network.spec.horizon):
-        raise UserError(
-            f"algo.prefix={options.prefix}: a chunk of this policy has {horizon} actions, and some must be left to "
-            f"learn. Give algo.prefix={horizon - 1} at most, or a longer policy.horizon, where the policy has one.",
-            code="prefix-too-long",
-        )
+    check_prefix(config, options, network)
     memory = count_held(network)
     held, missing = memory.held, find_random_weights(config.policy, memory.weights)
     seen = 0 if config.dataset is not None else count_recorded(options, kind.spec, network.spec.horizon)
@@ -153,4 +144,22 @@ def check_memory(config: SftConfig, options: SFTConfig, spec: SimulatorSpec, hel
             f"{min(options.longest, spec.horizon)} steps take {format_bytes(seen)}, and {here} Record fewer, or clone "
             "from disk: embodied-rl collect format=lerobot, then dataset=<folder>.",
             code="memory-demonstrations",
+        )
+
+
+def check_prefix(config: SftConfig, options: SFTConfig, network: Backbone) -> None:
+    """Check that the network is a flow where prefixes or several draws are asked for, and that a prefix fits a chunk.
+
+    Raises:
+        UserError: it is not, or it does not.
+    """
+    if isinstance(network, TokenBackbone) and (options.prefix or options.draws > 1):
+        key = f"algo.prefix={options.prefix}" if options.prefix else f"algo.draws={options.draws}"
+        message = f"{key} is for flows, and policy={config.policy.name} chooses tokens. Leave it out."
+        raise UserError(message, code="prefix-not-supported" if options.prefix else "key-unused")
+    if options.prefix >= (horizon := network.spec.horizon):
+        raise UserError(
+            f"algo.prefix={options.prefix}: a chunk of this policy has {horizon} actions, and some must be left to "
+            f"learn. Give algo.prefix={horizon - 1} at most, or a longer policy.horizon, where the policy has one.",
+            code="prefix-too-long",
         )

@@ -19,7 +19,7 @@ from embodied_rl_policies.pocket import Attention, FeedForward, PocketConfig, Po
 
 @dataclass(frozen=True)
 class PocketTokensConfig(PocketConfig):
-    """Sizes of the network; the defaults give 0.8 million parameters."""
+    """Sizes of the network; the defaults give 0.7 million parameters."""
 
     bins: int = 256
     """N, equal intervals of an action's range, of which the policy chooses one."""

@@ -102,7 +102,7 @@ def test_weights_are_downloaded_once_and_pinned(server: Hub, capsys: pytest.Capt
     commit = pinned(server)
     assert hub.download("hf:me/net") == f"hf:me/net@{commit}"
     size = len(WEIGHTS) + 4000 + 2
-    assert f"{size:,} bytes in 3 files" in capsys.readouterr().out, "the size is told before"
+    assert f"{size:,} bytes in 3 files" in capsys.readouterr().out, "the size is printed before"
     folder = assets.resolve_path(f"hf:me/net@{commit}")
     assert (folder / "model.safetensors").read_bytes() == WEIGHTS
     assert not list(folder.rglob("*.py")) and not list(folder.rglob("*.bin")), "what could run code stays there"

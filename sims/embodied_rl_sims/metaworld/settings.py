@@ -20,8 +20,8 @@ class MetaWorldConfig:
     suite: Text = "mt50"
     """which tasks: mt10, mt25 or mt50; ml10_train, ml10_test, ml25_train, ml25_test, ml45_train or ml45_test."""
     tasks: tuple[Text, ...] = ()
-    """tasks of one's own choice in place of the suite's, such as [reach, push]; one alone is MT1. Each is then a family
-    of its own, in place of the difficulties."""
+    """tasks of one's own choice in place of the suite's, such as [reach, push]; one alone is MT1. Each task is
+    then one family, in place of the difficulties."""
     goals_seed: int = 42
     """seed of the package's fifty goals of each task: `Episode.initial_state` k is
     `metaworld.MT1(task, seed=goals_seed).train_tasks[k]`. LeRobot has 42."""

@@ -58,7 +58,7 @@ def test_the_specification_needs_no_package() -> None:
     assert spec.families == ("easy", "hard", "medium") and spec.horizon == 500 and spec.control_hz == 80
     assert {task.initial_states for task in spec.tasks} == {50} and len(spec.privileged_names) == 40
     chosen = MetaWorld.spec_of(MetaWorldConfig(tasks=("push", "reach")))
-    assert chosen.families == ("push", "reach"), "each task is a family of its own"
+    assert chosen.families == ("push", "reach"), "each task is one family"
     flat = MetaWorld.spec_of(MetaWorldConfig(observations="state"))
     assert len(flat.state_names) == 39 and not flat.cameras and not flat.privileged_names
 
