@@ -74,6 +74,9 @@ def test_scores_are_those_of_a_categorical_distribution(spec: SimulatorSpec, tem
     torch.testing.assert_close(evaluation.log_prob, known.log_prob(decision.trace[BINS]))
     torch.testing.assert_close(evaluation.entropy, known.entropy())
     assert torch.equal(evaluation.log_prob, decision.log_prob), "the first ratio is exactly 1"
+    drawn = draw_bins(keys(3), logits / temperature)[:, :2]
+    assert torch.equal(decision.trace[BINS], drawn), "what is drawn is what is scored"
+    assert not torch.equal(drawn, draw_bins(keys(3), logits)[:, :2]), "these temperatures change the draw"
 
 
 def test_actions_are_the_centres_of_bins(spec: SimulatorSpec) -> None:
