@@ -39,7 +39,13 @@ def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
     found = Hub(
         {
             REPO: {"main": {**first, "step_2/model.safetensors": WEIGHTS[:4000]}, "old": {"config.json": b"{} "}},
-            DATA: {"main": {"meta/info.json": b"{}", "data/chunk-000/file-000.parquet": WEIGHTS[:3000]}},
+            DATA: {
+                "main": {
+                    "meta/info.json": b"{}",
+                    "data/chunk-000/file-000.parquet": WEIGHTS[:3000],
+                    "data.py": b"raise",
+                }
+            },  # fmt: skip
         }
     )
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
@@ -127,6 +133,7 @@ def test_a_dataset(server: Hub) -> None:
     named = f"hf:datasets/me/data@{pinned(server, DATA)}"
     assert hub.download_all({"dataset": "hf:me/data", "seed": 1}, ["dataset"]) == {"dataset": named, "seed": 1}
     assert (assets.resolve_path(named) / "data/chunk-000/file-000.parquet").read_bytes() == WEIGHTS[:3000]
+    assert not (assets.resolve_path(named) / "data.py").exists(), "what could run code stays there"
 
 
 def test_a_dataset_is_read_from_the_cache(server: Hub, tmp_path: Path) -> None:
@@ -246,7 +253,8 @@ def test_nothing_is_downloaded_where_a_file_names_it(server: Hub) -> None:
     assert server.asked == []
 
 
-def test_a_file_names_nothing_on_the_hub(tmp_path: Path) -> None:
+def test_a_file_names_nothing_on_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # where the name would be a path inside of the file's folder
     stored = {"name": "pocket", "checkpoint": f"hf:me/net@{'0' * 40}"}
     with refuses("setting-not-trusted", "policy.checkpoint"):
         check_file(PolicyNode, stored, "config.yaml", folder=tmp_path, where="policy")
