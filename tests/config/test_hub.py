@@ -45,7 +45,7 @@ def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
                     "data/chunk-000/file-000.parquet": WEIGHTS[:3000],
                     "data.py": b"raise",
                 }
-            },  # fmt: skip
+            },
         }
     )
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
