@@ -76,6 +76,14 @@ _BRIEF = (
         check="check_reports",
     ),
     Command(
+        "figures",
+        "Redraw the documentation's plots and tables from tracked runs; track further runs.",
+        "FiguresConfig", "run",
+        ("", "runs/demo/<time>_s0 runs/demo/<time>_s1 group=demo"),
+        words=Words("runs", "run", many=True),
+        check="check_figures",
+    ),
+    Command(
         "sft",
         "Clone scripted demonstrations: what made the base checkpoint.",
         "SftConfig", "run",

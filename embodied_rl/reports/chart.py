@@ -1,4 +1,4 @@
-"""Draw line charts as inline SVG, without scripts, fonts or external files."""
+"""Draw line charts as SVG, inside of a page or as files, without scripts, fonts or external files."""
 
 import math
 from collections.abc import Sequence
@@ -7,6 +7,12 @@ from html import escape
 
 WIDTH, HEIGHT = 460, 260
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 14, 14, 38
+_KEYS = 4
+"""Keys in a row of the legend of a file."""
+_STYLE = (
+    "text{font:11px system-ui,sans-serif;fill:#475569} .title{font-size:13px;font-weight:600;fill:#0f172a} "
+    ".grid{stroke:#e2e8f0} .axis{stroke:#94a3b8}"
+)
 COLOURS = ("#2563eb", "#d97706", "#059669", "#9333ea", "#dc2626", "#0891b2", "#65a30d", "#be185d")
 
 
@@ -31,10 +37,42 @@ def draw_line_chart(title: str, series: Sequence[Series], *, x_label: str, perce
 
     With `percent`, y is a fraction, drawn from 0 to 100 %.
     """
+    body, keys = _draw_axes_and_curves(series, x_label, percent)
+    if not body:
+        return ""
+    legend = "".join(
+        f'<span class="key"><i style="background:{colour}"></i>{escape(label)}</span>' for label, colour in keys
+    )
+    svg = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}">{body}</svg>'
+    caption = f"<figcaption>{escape(title)}</figcaption>"
+    return f'<figure class="chart">{caption}{svg}<div class="legend">{legend}</div></figure>'
+
+
+def draw_chart_file(title: str, series: Sequence[Series], *, x_label: str, percent: bool = False) -> str:
+    """Draw a chart as an SVG file of its own, with title and legend, on white; empty if no curve has points."""
+    body, keys = _draw_axes_and_curves(series, x_label, percent)
+    if not body:
+        return ""
+    legend = ""
+    for number, (label, colour) in enumerate(keys):
+        x, y = _LEFT + (number % _KEYS) * (WIDTH - _LEFT) // _KEYS, HEIGHT + 16 + 16 * (number // _KEYS)
+        legend += f'<rect x="{x}" y="{y - 9}" width="10" height="10" fill="{colour}"/>'
+        legend += f'<text x="{x + 15}" y="{y}">{escape(label)}</text>'
+    top, height = 24, HEIGHT + 24 + 16 * math.ceil(len(keys) / _KEYS)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 {-top} {WIDTH} {height + top}" role="img">'
+        f"<title>{escape(title)}</title><style>{_STYLE}</style>"
+        f'<rect y="{-top}" width="100%" height="100%" fill="white"/>'
+        f'<text x="{_LEFT}" y="-8" class="title">{escape(title)}</text>{body}{legend}</svg>\n'
+    )
+
+
+def _draw_axes_and_curves(series: Sequence[Series], x_label: str, percent: bool) -> tuple[str, list[tuple[str, str]]]:
+    """Draw what is inside of a chart; return it, empty if no curve has points, and the labels with their colours."""
     drawn = [(item, points) for item in series if (points := _list_points(item))]
     points = [point for _, known in drawn for point in known]
     if not points:
-        return ""
+        return "", []
     x_low, x_high = min(point[0] for point in points), max(point[0] for point in points)
     y_low, y_high = (0.0, 1.0) if percent else (min(p[2] for p in points), max(p[3] for p in points))
     if x_low == x_high:
@@ -64,11 +102,11 @@ def draw_line_chart(title: str, series: Sequence[Series], *, x_label: str, perce
     body += f'<line x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{bottom}" y2="{bottom}" class="axis"/>'
     middle = (_LEFT + WIDTH - _RIGHT) // 2
     body += f'<text x="{middle}" y="{HEIGHT - 4}" text-anchor="middle">{escape(x_label)}</text>'
-    legend = ""
+    keys: list[tuple[str, str]] = []
     for number, (item, known) in enumerate(drawn):
         colour = COLOURS[number % len(COLOURS)]
         if item.label:
-            legend += f'<span class="key"><i style="background:{colour}"></i>{escape(item.label)}</span>'
+            keys.append((item.label, colour))
         if item.dots or len(known) == 1:
             bars = "".join(f"M{x(at)},{y(low)}V{y(high)}" for at, _, low, high in known)
             body += f'<path d="{bars}" stroke="{colour}" stroke-width="2"/>'
@@ -80,9 +118,7 @@ def draw_line_chart(title: str, series: Sequence[Series], *, x_label: str, perce
             body += f'<polygon points="{" ".join(outline)}" fill="{colour}" fill-opacity="0.15"/>'
         line = " ".join(f"{x(at)},{y(value)}" for at, value, _, _ in known)
         body += f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2" stroke-linejoin="round"/>'
-    svg = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}">{body}</svg>'
-    caption = f"<figcaption>{escape(title)}</figcaption>"
-    return f'<figure class="chart">{caption}{svg}<div class="legend">{legend}</div></figure>'
+    return body, keys
 
 
 def _list_points(series: Series) -> list[tuple[float, float, float, float]]:

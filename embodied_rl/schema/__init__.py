@@ -20,6 +20,7 @@ from embodied_rl.schema.commands import (
     EnvironmentConfig,
     EvalConfig,
     ExportConfig,
+    FiguresConfig,
     ImportConfig,
     InspectConfig,
     PlanConfig,

@@ -165,6 +165,16 @@ class CompareConfig:
 
 
 @dataclass(frozen=True)
+class FiguresConfig:
+    runs: tuple[FilePath, ...] = ()
+    """Folders of finished runs to track, given as plain words; without any, figures are only redrawn."""
+    group: Text | None = None
+    """Folder below `results` of the tracked runs, such as flow_sde; null takes the name of the run's experiment."""
+    results: FilePath = "results"
+    """Folder of tracked runs, with figures.yaml; plots and tables lie relative to the folder that holds it."""
+
+
+@dataclass(frozen=True)
 class SftConfig:
     sim: SimNode
     """The simulator that the policy is evaluated in, and, without a dataset, that demonstrations are collected in."""

@@ -98,6 +98,7 @@ READ = {
     "newest": ("train", "resume=last", "run.root=../sent", "--dry-run"),
     "compare": ("compare", "{}", "{}"),
     "trace": ("trace", "{}"),
+    "figures": ("figures", "{}", "results=../results"),
 }
 PARTS = {
     "config.yaml": ("eval", "resume", "newest"),
@@ -108,8 +109,8 @@ PARTS = {
     "checkpoints/00000001": ("inspect", "eval", "serve", "follow", "export", "train", "resume"),
     "timelines": ("trace",),
     "timelines/00000001.json": ("trace",),
-    "report.json": ("compare",),
-    "provenance.json": ("newest",),
+    "report.json": ("compare", "figures"),
+    "provenance.json": ("newest", "figures"),
 }
 READS = [(part, command) for part, commands in PARTS.items() for command in commands]
 

@@ -1,0 +1,147 @@
+"""Plots and tables of the documentation, drawn from the tracked runs in `results/`.
+
+`results/figures.yaml` lists them: name → `Figure`. A plot is a file of its own. A table replaces what stands between
+`<!-- table: <name> -->` and `<!-- end of table -->` in a Markdown file. The same runs give the same bytes.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Literal
+
+import yaml
+
+from embodied_rl.config.freeze import freeze_config, read_text
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.names import check_folder_name
+from embodied_rl.reports.chart import Series, draw_chart_file
+from embodied_rl.reports.statistics import mean_interval
+from embodied_rl.reports.tracked_run import TrackedRun
+from embodied_rl.system.untrusted_files import check_inside
+
+LIST = "figures.yaml"
+_AMOUNTS = {"episodes": ("total/episodes", 1.0), "minutes": ("time/elapsed", 60.0), "iterations": ("iteration", 1.0)}
+"""What an x-axis may show: its metric and the unit in terms of that metric."""
+_END = "<!-- end of table -->"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A plot, a table, or both, of some groups of tracked runs.
+
+    Attributes:
+        title: of the plot.
+        runs: label → folder of the tracked runs below `results/`, one file for each seed.
+        plot: file of the plot, relative to the folder that holds `results/`; null for none.
+        x: what the plot's x-axis shows.
+        table: Markdown file of the table, likewise; null for none.
+        families: whether the table has a column for each family.
+    """
+
+    title: str
+    runs: Mapping[str, str] = field(default_factory=dict)
+    plot: str | None = None
+    x: Literal["episodes", "minutes", "iterations"] = "episodes"
+    table: str | None = None
+    families: bool = False
+
+
+def redraw(results: Path) -> dict[Path, str]:
+    """Draw every figure of `results/figures.yaml`; return file → its new content, and write nothing.
+
+    Raises:
+        UserError: the list, a tracked run or a place for a table is missing or damaged.
+    """
+    content = yaml.safe_load(read_text(results / LIST)) or {}
+    files: dict[Path, str] = {}
+    for name, entry in content.items():
+        figure = freeze_config(Figure, entry, name)
+        groups = {label: read_group(results, group) for label, group in figure.runs.items()}
+        for place in (figure.plot, figure.table):
+            check_inside(results.parent, results.parent / (place or ""))
+        if figure.plot is not None:
+            curves = [draw_curve(label, runs, figure.x) for label, runs in groups.items()]
+            drawn = draw_chart_file(figure.title, curves, x_label=figure.x, percent=True)
+            files[results.parent / figure.plot] = drawn
+        if figure.table is not None:
+            page = results.parent / figure.table
+            table = make_table(groups, figure.families)
+            files[page] = replace_table(files.get(page) or read_text(page), name, table, page)
+    return files
+
+
+def read_group(results: Path, group: str) -> list[TrackedRun]:
+    """Read the tracked runs of a group, in the order of their seeds; raise `UserError` if there is none."""
+    check_folder_name(group, "runs")
+    runs = [TrackedRun.read(path) for path in results.joinpath(group).glob("s*.json")]
+    if not runs:
+        raise UserError(f"{results / group} has no tracked run, which {LIST} names.", code="tracked-run-missing")
+    return sorted(runs, key=lambda run: run.seed)
+
+
+def draw_curve(label: str, runs: Sequence[TrackedRun], x: str) -> Series:
+    """Return the success of the deployed policy in evaluations, averaged over seeds, with Student's interval.
+
+    The first point is the report before training. All runs are evaluated at the same iterations.
+    """
+    metric, unit = _AMOUNTS[x]
+    courses = [[(0.0, run.before.rate().rate), *_list_evaluations(run, metric, unit)] for run in runs]
+    if len({len(course) for course in courses}) > 1:
+        message = f"the runs of {label} were not evaluated equally often: {[len(course) for course in courses]}."
+        raise UserError(message, code="tracked-runs-unequal")
+    points = [list(zip(*column, strict=True)) for column in zip(*courses, strict=True)]
+    means = [mean_interval(success) for _, success in points]
+    banded = len(runs) > 1
+    return Series(
+        label,
+        [fmean(amounts) for amounts, _ in points],
+        [mean.mean for mean in means],
+        [max(0.0, mean.low or 0.0) for mean in means] if banded else (),
+        [min(1.0, mean.high or 1.0) for mean in means] if banded else (),
+    )
+
+
+def make_table(groups: Mapping[str, Sequence[TrackedRun]], families: bool) -> str:
+    """Make a Markdown table: of each group its seeds, success before and after, and what training took."""
+    names = list(next(iter(groups.values()))[0].after.families) if families else []
+    rows = [("", "seeds", "before", "after", *names, "episodes", "decisions", "minutes")]
+    rows += [("---",) * len(rows[0])]
+    for label, runs in groups.items():
+        cells = [f"{100 * fmean(run.before.rate().rate for run in runs):.1f} %"]
+        cells += [_format_mean([run.after.rate().rate for run in runs])]
+        cells += [f"{100 * fmean(run.after.rate(name).rate for run in runs):.1f}" for name in names]
+        amounts = [
+            fmean(run.course[metric][-1] or 0.0 for run in runs) for metric in ("total/episodes", "total/decisions")
+        ]
+        minutes = fmean((run.course["time/elapsed"][-1] or 0.0) / 60 for run in runs)
+        rows.append((label, _list_seeds(runs), *cells, *(f"{amount:,.0f}" for amount in amounts), f"{minutes:.1f}"))
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def replace_table(text: str, name: str, table: str, page: Path) -> str:
+    """Return a Markdown text with another table at the place of this name; raise `UserError` if it has none."""
+    begin = f"<!-- table: {name} -->"
+    place = re.compile(f"(?<={re.escape(begin)}\n)(.*?)(?={re.escape(_END)})", re.DOTALL)
+    if len(place.findall(text)) != 1:
+        message = f"{page} must have the lines '{begin}' and '{_END}' once, around the table that {LIST} names."
+        raise UserError(message, code="table-place-missing")
+    return place.sub(lambda _: f"\n{table}\n", text)
+
+
+def _list_evaluations(run: TrackedRun, metric: str, unit: float) -> list[tuple[float, float]]:
+    rows = zip(run.course[metric], run.course["eval/success"], strict=True)
+    return [(amount / unit, success) for amount, success in rows if amount is not None and success is not None]
+
+
+def _list_seeds(runs: Sequence[TrackedRun]) -> str:
+    return ", ".join(str(run.seed) for run in runs)
+
+
+def _format_mean(shares: Sequence[float]) -> str:
+    """Return the mean of shares in percent, with Student's interval if there are several."""
+    mean = mean_interval(shares)
+    if mean.low is None or mean.high is None:
+        return f"{100 * mean.mean:.1f} %"
+    return f"{100 * mean.mean:.1f} % [{100 * max(0.0, mean.low):.1f}, {100 * min(1.0, mean.high):.1f}]"

@@ -1,0 +1,140 @@
+"""Tracked runs: what the repository keeps of a training run, so that published figures can be drawn again.
+
+A tracked run is one JSON file, `results/<group>/s<seed>.json`, of some 20 kB: settings, versions, machine, the course
+of training, and the outcome of each episode of the reports before and after it.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from embodied_rl.config.freeze import freeze_config
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.reports.report import Rate, Report, read_purpose
+from embodied_rl.runs.folder import RunFolder
+from embodied_rl.runs.metrics_file import Value, read_metrics, read_number
+from embodied_rl.runs.provenance import FILE as PROVENANCE
+from embodied_rl.runs.provenance import read_provenance, select_for_report
+from embodied_rl.system.atomic_write import make_folder, write_text
+from embodied_rl.system.untrusted_files import check_inside, read_json
+
+FORMAT = "embodied-rl tracked run 1"
+COURSE = ("iteration", "total/episodes", "total/decisions", "time/elapsed", "rollout/success", "eval/success")
+"""Metrics that are kept of each iteration; null where an iteration has none."""
+_REPORT = "report.json"
+_FOLDERS = re.compile(r"(?<![\w./:])(?:/[^\s/'\",\]}]+)+/(?=[^\s/])")
+"""The folders of an absolute path, without its last part."""
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """The outcomes of one report.
+
+    Attributes:
+        families: of each family the numbers of its successes and its episodes.
+        episodes: a digit for each episode in order, 1 for success.
+        episodes_sha256: hash of the episodes; reports with the same hash can be paired.
+        purpose: what the episodes are for, "report" or "publish".
+    """
+
+    families: Mapping[str, tuple[int, int]]
+    episodes: str
+    episodes_sha256: str
+    purpose: str
+
+    @staticmethod
+    def of(report: Report) -> "Outcomes":
+        """Take the outcomes from a report."""
+        rates = {name: summary.success for name, summary in report.families.items()}
+        return Outcomes(
+            {name: (round(rate.rate * rate.episodes), rate.episodes) for name, rate in rates.items()},
+            "".join("01"[each.success] for each in report.episodes),
+            str(report.metadata["episodes_sha256"]),
+            read_purpose(report.metadata),
+        )
+
+    def rate(self, family: str | None = None) -> Rate:
+        """Return the success of a family, or of all episodes, with Wilson's interval."""
+        counts = (self.episodes.count("1"), len(self.episodes)) if family is None else self.families[family]
+        return Rate.from_count(*counts)
+
+
+@dataclass(frozen=True)
+class TrackedRun:
+    """What is kept of one training run.
+
+    Attributes:
+        settings: the words of its command besides the seed, in order.
+        provenance: commit, versions, hardware, time and load; see `embodied_rl.runs.provenance.select_for_report`.
+        course: metric of `COURSE` → its value in each iteration.
+        before, after: reports of the initial policy and of the best checkpoint.
+    """
+
+    format: str
+    experiment: str
+    seed: int
+    settings: tuple[str, ...]
+    provenance: Mapping[str, Any]
+    course: Mapping[str, tuple[float | None, ...]]
+    before: Outcomes
+    after: Outcomes
+
+    @staticmethod
+    def of(folder: RunFolder) -> "TrackedRun":
+        """Read a finished run; of paths only the last part is kept.
+
+        Raises:
+            UserError: the run has no report before or after training, its source was changed, or a file of it is a link
+                that leads elsewhere.
+        """
+        reports = folder.evaluations / "before" / _REPORT, folder.path / _REPORT
+        for file in (folder.path / PROVENANCE, *reports):
+            check_inside(folder.path, file)
+        provenance = select_for_report(read_provenance(folder.path))
+        if provenance.get("dirty"):
+            message = (
+                f"{folder.path} ran with uncommitted changes (git.diff), so nobody can repeat it: commit, run again."
+            )
+            raise UserError(message, code="run-not-reproducible")
+        before, after = map(Report.read, reports)
+        rows = read_metrics(folder.metrics)
+        words = [word for word in folder.overrides() if not word.startswith(("seed=", "run.", "resume="))]
+        content = {
+            "format": FORMAT,
+            "experiment": folder.experiment,
+            "seed": folder.seed,
+            "settings": words,
+            "provenance": provenance | {"load_at_end": after.metadata.get("load_at_end")},
+            "course": {name: [_round(row.get(name)) for row in rows] for name in COURSE},
+            "before": asdict(Outcomes.of(before)),
+            "after": asdict(Outcomes.of(after)),
+        }
+        return freeze_config(TrackedRun, json.loads(_FOLDERS.sub("", json.dumps(content))))
+
+    @staticmethod
+    def read(path: Path) -> "TrackedRun":
+        """Read a file; raise `UserError` if it is no tracked run of this version."""
+        content = read_json(path)
+        if not isinstance(content, dict) or content.get("format") != FORMAT:
+            raise UserError(f"{path} is not of the format '{FORMAT}'.", code="tracked-run-damaged")
+        try:
+            run = freeze_config(TrackedRun, content)
+        except UserError as error:
+            raise UserError(f"{path}: {error}", code="tracked-run-damaged") from error
+        if missing := set(COURSE) - set(run.course):
+            raise UserError(f"{path}: course has no {min(missing)}.", code="tracked-run-damaged")
+        return run
+
+    def write(self, results: Path, group: str) -> Path:
+        """Write the run to `results/<group>/s<seed>.json` and return that path."""
+        path = make_folder(results / group, "results") / f"s{self.seed}.json"
+        write_text(path, json.dumps(asdict(self), indent=None, separators=(",", ":")) + "\n", "results")
+        return path
+
+
+def _round(value: Value) -> float | None:
+    number = read_number(value)
+    return None if number is None else float(f"{number:.6g}")

@@ -1,0 +1,158 @@
+"""Tracked runs keep what a run reported, and the documentation's plots and tables are drawn from them alone."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from embodied_rl.commands.figures import check_figures, run
+from embodied_rl.reports.figures import draw_curve, make_table, redraw
+from embodied_rl.reports.report import Report
+from embodied_rl.reports.result import EpisodeResult
+from embodied_rl.reports.statistics import mean_interval
+from embodied_rl.reports.tracked_run import TrackedRun
+from embodied_rl.runs.folder import RunFolder
+from embodied_rl.schema import FiguresConfig
+from tests.support.refusals import refuses
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+LIST = """
+demo:
+  title: Success & time
+  runs: {ours: demo}
+  plot: docs/demo.svg
+  table: docs/page.md
+  families: true
+"""
+PAGE = "# Page\n\n<!-- table: demo -->\nold\n<!-- end of table -->\n\nAfter it.\n"
+
+
+@pytest.fixture
+def make_run(tmp_path, spec):
+    """A finished run: reports before and after training, and three iterations, of which two were evaluated."""
+
+    def make(seed, before, after, evaluated=(0.5, 0.75), *words, dirty=False):
+        folder = RunFolder.create(tmp_path / "runs", "demo", seed)
+        folder.write_config("seed: 0\n", ["experiment=demo", f"seed={seed}", "run.root=/home/me/runs", *words])
+        (folder.path / "provenance.json").write_text(
+            json.dumps({"commit": "abc", "dirty": dirty, "packages": {"torch": "2", "other": "1"}, "load": [0.5, 1, 2]})
+        )
+        rows = [
+            {"iteration": n, "total/episodes": 10 * n + seed, "total/decisions": 96 * n, "time/elapsed": 60.0 * n}
+            for n in (1, 2, 3)
+        ]
+        for row, success in zip(rows[1:], evaluated, strict=True):
+            row["eval/success"] = success
+        folder.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        (folder.evaluations / "before").mkdir()
+        for outcomes, place in ((before, folder.evaluations / "before"), (after, folder.path)):
+            results = [
+                EpisodeResult(i, i % 4, i, "train", bool(success), bool(success), 9, float(success), 0.1)
+                for i, success in enumerate(outcomes)
+            ]
+            Report.from_results(results, spec, {"load_at_end": [3, 3, 3]}).write(place)
+        return folder
+
+    return make
+
+
+@pytest.fixture
+def results(tmp_path):
+    folder = tmp_path / "results"
+    (tmp_path / "docs").mkdir()
+    folder.mkdir()
+    (folder / "figures.yaml").write_text(LIST)
+    (tmp_path / "docs" / "page.md").write_text(PAGE)
+    return folder
+
+
+def test_a_tracked_run_has_what_was_reported(make_run, tmp_path):
+    folder = make_run(3, [1, 0, 0, 0] * 2, [1, 1, 1, 0] * 2, (0.5, 0.75), "policy.checkpoint=/home/me/base.safetensors")
+    path = TrackedRun.of(folder).write(tmp_path / "results", "demo")
+    tracked = TrackedRun.read(path)
+    report = Report.read(folder.path / "report.json")
+    assert path.name == "s3.json" and tracked == TrackedRun.of(folder)
+    assert tracked.after.rate() == report.success and tracked.after.episodes == "11101110"
+    for name, family in report.families.items():
+        assert tracked.after.rate(name) == family.success
+    assert tracked.before.episodes_sha256 == report.metadata["episodes_sha256"], "they can be paired"
+    assert tracked.course["eval/success"] == (None, 0.5, 0.75)
+    assert tracked.course["total/episodes"] == (13.0, 23.0, 33.0)
+    assert tracked.provenance["packages"] == {"torch": "2"} and tracked.provenance["load_at_end"] == [3, 3, 3]
+    assert tracked.settings == ("experiment=demo", "policy.checkpoint=base.safetensors")
+    assert "/home/me" not in path.read_text(), "nothing of the machine"
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:8000/v1", "hf:owner/name/part", "ws://robot:1/a/b"])
+def test_only_paths_of_the_machine_are_shortened(make_run, url):
+    tracked = TrackedRun.of(make_run(0, [1], [1], (0.5, 0.75), f"reward.url={url}"))
+    assert tracked.settings[-1] == f"reward.url={url}"
+
+
+def test_curves_and_tables_have_means_over_seeds(make_run):
+    runs = [
+        TrackedRun.of(make_run(seed, [1, 0], after, (0.5, 0.1 * seed))) for seed, after in ((0, [1, 0]), (2, [1, 1]))
+    ]
+    curve = draw_curve("ours", runs, "episodes")
+    assert curve.x == [0, 21, 31] and list(curve.y) == pytest.approx([0.5, 0.5, 0.1])
+    assert curve.low[2] == 0.0 and curve.high[2] == pytest.approx(min(1, mean_interval([0.0, 0.2]).high))
+    assert draw_curve("ours", runs, "minutes").x == [0, 2, 3]
+    last = make_table({"ours": runs}, families=True).splitlines()[2].split(" | ")
+    assert last[:3] == ["| ours", "0, 2", "50.0 %"] and last[3].startswith("75.0 % [0.0, 100.0]")
+    assert last[-3:] == ["31", "288", "3.0 |"]
+    assert "50.0 % |" in make_table({"one": runs[:1]}, families=False), "one seed has no interval"
+
+
+def test_figures_are_redrawn_to_the_byte(make_run, results, tmp_path, capsys):
+    folders = tuple(str(make_run(seed, [1, 0, 0, 0], [1, 1, 0, 1]).path) for seed in (0, 1))
+    assert run(FiguresConfig(folders, results=str(results))) == 0
+    said = capsys.readouterr().out
+    assert said.count("tracked: ") == 2 and said.count("redrawn: ") == 2
+    page, plot = (tmp_path / "docs" / name for name in ("page.md", "demo.svg"))
+    first = page.read_bytes(), plot.read_bytes()
+    assert b"old" not in first[0] and b"After it." in first[0] and b"| ours | 0, 1 |" in first[0]
+    assert b"Success &amp; time" in first[1] and b"<polyline" in first[1] and b"ours</text>" in first[1]
+    plot.write_text("other")
+    run(FiguresConfig(results=str(results)))
+    assert (page.read_bytes(), plot.read_bytes()) == first
+    assert capsys.readouterr().out == f"redrawn: {plot}\n", "only what differs is written"
+
+
+def test_what_cannot_be_tracked_is_refused(make_run, results):
+    with refuses("run-not-reproducible"):
+        TrackedRun.of(make_run(0, [1], [1], dirty=True))
+    unfinished = make_run(1, [1], [1])
+    (unfinished.path / "report.json").unlink()
+    with refuses("report-damaged"):
+        run(FiguresConfig((str(unfinished.path),), results=str(results)))
+    with refuses("tracked-runs-unequal"):
+        draw_curve(
+            "a",
+            [TrackedRun.of(make_run(seed, [1], [1], (0.5, late))) for seed, late in ((2, 0.5), (3, None))],
+            "episodes",
+        )
+
+
+def test_a_damaged_folder_of_results_is_refused(make_run, results, tmp_path):
+    with refuses("tracked-run-missing"):
+        redraw(results)
+    path = TrackedRun.of(make_run(0, [1], [1])).write(results, "demo")
+    content = json.loads(path.read_text())
+    for change in ({"format": "other"}, {"seed": "x"}, {"course": {}}, {"more": 1}):
+        path.write_text(json.dumps(content | change))
+        with refuses("tracked-run-damaged"):
+            redraw(results)
+    path.write_text(json.dumps(content))
+    (tmp_path / "docs" / "page.md").write_text("# Page\n")
+    with refuses("table-place-missing"):
+        redraw(results)
+    with refuses("name-invalid"):
+        check_figures(FiguresConfig(group="../elsewhere", results=str(results)))
+    with refuses("figures-missing"):
+        check_figures(FiguresConfig(results=str(tmp_path / "docs")))
+
+
+def test_the_documentation_shows_what_its_tracked_runs_say():
+    """Every number of these tables and every point of these plots is that of a tracked run."""
+    for path, text in redraw(REPOSITORY / "results").items():
+        assert path.read_text(encoding="utf-8") == text, f"{path.name} differs: run `embodied-rl figures`"
