@@ -17,7 +17,7 @@ ROBOT := ./sims/embodied_rl_robot
 # What runs in the Python environments of simulators, from 3.10 on.
 FOREIGN := sims/embodied_rl_sims embodied_rl/interfaces $(addprefix embodied_rl/runtime/processes/,worker.py messages.py bootstrap.py)
 
-.PHONY: demo test lint style types foreign_types packaging check clean
+.PHONY: demo test lint style types foreign_types packaging docs check clean
 
 demo: $(VENV)/.core
 	$(RUN)embodied-rl train experiment=demo
@@ -41,7 +41,10 @@ foreign_types: $(VENV)/.dev
 packaging: $(VENV)/.dev
 	$(RUN)python -m pytest -m packaging tests/packaging
 
-check: lint packaging test
+docs: $(VENV)/.dev
+	$(RUN)sphinx-build --quiet --fail-on-warning --keep-going --builder html docs docs/_build
+
+check: lint packaging docs test
 
 clean:
 	rm -rf $(VENV) dist
@@ -57,5 +60,5 @@ $(VENV)/.test: $(VENV)/.core
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.test
-	$(PIP) --editable $(ROBOT) --editable '.[test,dev]'
+	$(PIP) --editable $(ROBOT) --editable '.[test,dev,docs]'
 	touch $@

@@ -21,7 +21,7 @@ _OPTIONS = [
     ("--config-dir DIR", "also choose from YAML in DIR (sim/, policy/, algo/, experiment/ …)"),
     ("-m", "sweep: run every combination of comma-separated values, such as seed=0,1,2"),
 ]
-_KINDS = {
+KINDS = {
     "sim": "sims",
     "policy": "policies",
     "algo": "algorithms",
@@ -83,10 +83,10 @@ def print_command_help(command: Command, arguments: Sequence[str] = ()) -> None:
     print("\nkeys, with their values" if shown is keys else "\ncommon keys, with their values")
     print_keys([(_as_typed(key), key.doc) for key in shown])
     nodes = {text.lstrip("+").partition("=")[0].partition(".")[0] for text in typed if "=" in text}
-    for node in _KINDS:  # those that a typed word chooses or changes
+    for node in KINDS:  # those that a typed word chooses or changes
         if node not in nodes or not (plugin := values.get(f"{node}.name")):
             continue
-        path = plugins.find_path(_KINDS[node], str(plugin))
+        path = plugins.find_path(KINDS[node], str(plugin))
         print(f"\nkeys of {node}.name={plugin}")
         print_keys([(_as_typed(_with_value(key, values)), key.doc) for key in list_plugin_keys(path, node)])
     if shown is not keys:

@@ -1,0 +1,56 @@
+"""The generated reference lists every command with its keys, and every choice."""
+
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
+import pytest
+
+from embodied_rl.cli.command import list_commands
+from embodied_rl.cli.documentation import list_plugin_keys
+from embodied_rl.cli.help import KINDS
+from embodied_rl.config.freeze import list_key_paths
+from embodied_rl.config.option_files import find_config_folder
+from embodied_rl.config.plugins import list_plugins
+from embodied_rl.schema import TrainConfig
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    spec = spec_from_file_location("reference", DOCS / "reference.py")
+    assert spec is not None and spec.loader is not None
+    reference = module_from_spec(spec)
+    spec.loader.exec_module(reference)
+    folder = tmp_path_factory.mktemp("pages")
+    reference.write_pages(folder)
+    return {path.stem: path.read_text(encoding="utf-8") for path in folder.iterdir()}
+
+
+def test_every_command_has_a_section_with_its_examples(pages: dict[str, str]) -> None:
+    for name, command in list_commands().items():
+        assert f"\n## {name}\n\n{command.summary}\n" in pages["commands"]
+        for example in command.examples:
+            assert f"embodied-rl {name} {example}".rstrip() + "\n" in pages["commands"]
+
+
+def test_every_key_of_training_is_documented(pages: dict[str, str]) -> None:
+    section = pages["commands"].split("\n## train\n")[1].split("\n## ")[0]
+    rows = {line.split("`")[1]: line for line in section.splitlines() if line.startswith("| `")}
+    paths = list_key_paths(TrainConfig)
+    assert {path for path in paths if not any(other.startswith(f"{path}.") for other in paths)} <= set(rows)
+    assert all(len(row.replace("\\|", "").split("|")) == 5 and row.split("|")[-2].strip() for row in rows.values())
+
+
+def test_every_choice_is_listed_with_its_comment(pages: dict[str, str]) -> None:
+    for path in find_config_folder().glob("*/*.yaml"):
+        row = next(line for line in pages["choices"].splitlines() if line.startswith(f"| `{path.stem}` |"))
+        assert len(row.split("|")[2]) > 10, row
+
+
+def test_every_plugin_has_a_section_with_its_keys(pages: dict[str, str]) -> None:
+    for node, kind in KINDS.items():
+        for name, path in list_plugins(kind).items():
+            section = pages["plugins"].split(f"\n## {node}.name={name}\n")[1].split("\n## ")[0]
+            assert f"`{path}`" in section
+            assert {f"`{key.name}`" for key in list_plugin_keys(path, node)} <= set(section.split())
