@@ -7,8 +7,9 @@ from embodied_rl.interfaces.version import __version__
 
 if TYPE_CHECKING:
     from embodied_rl.assembly.loaded import LoadedPolicy
+    from embodied_rl.assembly.python_run import Run
 
-__all__ = ["__version__", "load_policy"]
+__all__ = ["__version__", "load_policy", "train"]
 
 
 def load_policy(policy: "str | PathLike[str]", *, seed: "int | None" = None, device: str = "cpu") -> "LoadedPolicy":
@@ -32,3 +33,25 @@ def load_policy(policy: "str | PathLike[str]", *, seed: "int | None" = None, dev
             raise
         raise ModuleNotFoundError("a policy needs the training platform: pip install embodied-rl") from error
     return loaded.load_policy(policy, seed=seed, device=device)
+
+
+def train(experiment: str, *overrides: str, seed: int = 0) -> "Run":
+    """Train as `embodied-rl train experiment=<experiment> seed=<seed> <overrides>` does, and wait for the end.
+
+    The run is a process of its own, so that a notebook or script needs no guard; its output is printed as it comes.
+
+    Args:
+        experiment: a file of `configs/experiment`, such as "demo".
+        overrides: settings as on the command line, such as "algo.lr=1e-4".
+        seed: of the run; the same seed on the same machine gives the same bits.
+
+    Returns:
+        The finished run: `.path`, `.metrics` of each iteration, the reports `.before` and `.report`, `.films`.
+
+    Raises:
+        UserError: the command refused the settings; the code is its own.
+        RunFailed: training did not finish; the message is its last line.
+    """
+    from embodied_rl.assembly.python_run import train_in_process
+
+    return train_in_process(experiment, overrides, seed)
