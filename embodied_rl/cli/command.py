@@ -18,7 +18,7 @@ from embodied_rl.config.plugins import make_import_error
 from embodied_rl.interfaces.errors import UserError
 
 GROUP = "embodied_rl.commands"
-_SHOWN = ("--help", "--help-all", "--dry-run", "--cfg job", "--config-dir DIR", "-m")
+_SHOWN = ("--help", "--help-all", "--dry-run", "--json", "--cfg job", "--config-dir DIR", "-m")
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,7 @@ class Command:
         preparation: "module:Class" of the `embodied_rl.cli.run_command.Preparation` of its configuration.
         elsewhere: keys that another command has: key → (command, its key), such as `collect from=`.
         replaces: takes the place of another distribution's command of this name.
+        json: whether the body offers a result that `--json` prints; see `embodied_rl.cli.json_output`.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Command:
     preparation: str = "embodied_rl.cli.run_command:Preparation"
     elsewhere: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     replaces: bool = False
+    json: bool = False
 
 
 def load_commands() -> dict[str, Command]:
@@ -128,6 +130,7 @@ class Options:
         dry_run: print what would run.
         show: print the configuration.
         sweep: run every combination.
+        json: print the result as JSON, and everything else to standard error.
         config_dir: an extra folder of YAML.
         hydra: options that Hydra itself handles, with their values.
     """
@@ -136,6 +139,7 @@ class Options:
     dry_run: bool = False
     show: bool = False
     sweep: bool = False
+    json: bool = False
     config_dir: Path | None = None
     hydra: tuple[str, ...] = ()
 
@@ -165,6 +169,7 @@ def parse_arguments(command: Command, arguments: Sequence[str]) -> Options:
     parser.add_argument("--multirun", "-m", action="store_true")
     parser.add_argument("--cfg", "-c", choices=("job", "hydra", "all"))
     parser.add_argument("--resolve", action="store_true")
+    parser.add_argument("--json", action="store_true")
     parser.add_argument("--hydra-help", dest="hydra", action="append_const", const="--hydra-help")
     for name in ("--info", "--package"):
         parser.add_argument(name, dest="hydra", action="append", type=f"{name}={{}}".format)
@@ -174,6 +179,10 @@ def parse_arguments(command: Command, arguments: Sequence[str]) -> Options:
         raise UserError(
             "--resolve is an option of --cfg: add --cfg job, or leave it out.", code="option-without-effect"
         )
+    if typed.json and (not command.json or typed.dry_run or typed.cfg or typed.multirun):
+        known = ", ".join(name for name, each in list_commands().items() if each.json)
+        message = f"--json is an option of {known} and list, by itself: leave it out."
+        raise UserError(message, code="option-without-effect")
     overrides = [text for text in rest if "=" in text or text.startswith("~")]
     words = [text for text in rest if text not in overrides]
     overrides = [_expand_home(text) for text in overrides]
@@ -186,6 +195,7 @@ def parse_arguments(command: Command, arguments: Sequence[str]) -> Options:
         dry_run=typed.dry_run,
         show=show,
         sweep=typed.multirun,
+        json=typed.json,
         config_dir=read_config_folder(typed.config_dir),
         hydra=tuple(hydra),
     )

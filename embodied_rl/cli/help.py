@@ -18,6 +18,7 @@ _OPTIONS = [
     (HELP_ALL, "the same with every key"),
     ("--cfg job", "print the whole configuration, defaults included, and stop"),
     ("--dry-run", "compose, check, find the plug-ins, print what would run and its memory, and stop"),
+    ("--json", "print the result as JSON (eval, compare, doctor, list)"),
     ("--config-dir DIR", "also choose from YAML in DIR (sim/, policy/, algo/, experiment/ …)"),
     ("-m", "sweep: run every combination of comma-separated values, such as seed=0,1,2"),
 ]

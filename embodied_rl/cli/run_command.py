@@ -2,10 +2,12 @@
 
 import os
 from collections.abc import Sequence
+from contextlib import nullcontext
 from importlib import import_module
 from typing import Any
 
 from embodied_rl.cli.command import Command, Options, parse_arguments
+from embodied_rl.cli.json_output import printed_as_json
 from embodied_rl.cli.text import print_columns
 from embodied_rl.config import hub
 from embodied_rl.config.freeze import freeze_config, thaw_config, to_yaml
@@ -117,7 +119,8 @@ def execute_command(command: Command, mapping: dict[str, Any], options: Options)
         print_columns([command_row, *preparation.describe(config, found), *more], indent=0)
         print("dry run: the configuration is sound, nothing was started")
         return 0
-    return import_name(command.body)(config) or 0
+    with printed_as_json() if options.json else nullcontext():
+        return import_name(command.body)(config) or 0
 
 
 def import_name(path: str) -> Any:

@@ -5,12 +5,14 @@ from pathlib import Path
 
 from rich.console import Console
 
+from embodied_rl.cli.json_output import offer_json
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.reports.comparison import (
     REPORT,
     number_labels,
     read_entry,
     shorten_labels,
+    to_data,
     to_markdown,
     write_comparison,
 )
@@ -55,6 +57,7 @@ def compare_reports(paths: Sequence[Path], out: Path) -> None:
     write_text(out / "compare.md", markdown)
     write_comparison(out / "compare.html", entries)
     print(make_printable(markdown))
+    offer_json(to_data(entries))
     Console(stderr=True).print(f"Written: {out / 'compare.md'}, {out / 'compare.html'}", markup=False, soft_wrap=True)
 
 

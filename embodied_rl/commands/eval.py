@@ -28,6 +28,7 @@ from embodied_rl.assembly.evaluated_policies import (
 )
 from embodied_rl.assembly.policy_factory import is_address, load_deployed, open_expert
 from embodied_rl.checkpoints.policy_file import count_weights, read_metadata
+from embodied_rl.cli.json_output import offer_json
 from embodied_rl.config import freeze as configuration
 from embodied_rl.deployment.policy_client.client import PolicyClient, connect
 from embodied_rl.evaluate.benchmark import EvaluationPart, combine_results, find_delay, make_parts
@@ -128,7 +129,9 @@ def continue_evaluation(config: EvalConfig) -> int:
     if (folder / LAST).is_file() and (folder / "report.json").is_file():
         console = Console(highlight=False)
         console.print(f"{folder} is finished: nothing is left to run.", markup=False, soft_wrap=True)
-        console.print(make_summary_table(Report.read(folder / "report.json")))
+        report = Report.read(folder / "report.json")
+        console.print(make_summary_table(report))
+        offer_json(report.summarise() | {"folder": str(folder)})
         return 0
     resumed, before = read_resumed(config, folder)
     evaluation = open_evaluation(resumed)
@@ -259,6 +262,7 @@ def report_results(evaluation: PlannedEvaluation, played: Sequence[list[EpisodeR
     write_page(out / LAST, found, metrics=metrics, videos=videos, configuration=settings)
     console = Console(highlight=False)
     console.print(make_summary_table(found))
+    offer_json(found.summarise() | {"folder": str(out)})
     if reported is not None:
         print(f"Reported: {reported:.1%}: {found.metadata['status']}")
     for path in (out / LAST, *videos):

@@ -1,5 +1,6 @@
 """The command `embodied-rl list`. It imports no plug-ins, except simulators to list their tasks."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -34,18 +35,32 @@ def list_choices(words: Sequence[str]) -> int:
         UserError: an unknown section, name or option.
     """
     words = [] if any(word in HELP_OPTIONS for word in words) else words
-    typed, words = make_option_parser().parse_known_args(words)
+    parser = make_option_parser()
+    parser.add_argument("--json", action="store_true")
+    typed, words = parser.parse_known_args(words)
     if unknown := [text for text in words if text.startswith("-")]:
-        raise UserError(f"unknown option '{unknown[0]}': list takes only --config-dir DIR.", code="option-unknown")
+        raise UserError(
+            f"unknown option '{unknown[0]}': list takes only --json and --config-dir DIR.", code="option-unknown"
+        )
     config_dir = read_config_folder(typed.config_dir)
-    if not words:
-        for section in SECTIONS[:-1]:
-            print(section)
-            print_columns(_list_rows(section, config_dir))
-        print("tasks")
-        print_hanging("  ", f"embodied-rl list tasks <sim>: {', '.join(plugins.list_names('sims'))}", 2)
-        return 0
-    section, *more = words
+    if typed.json:
+        _print_json(words, config_dir)
+    elif not words:
+        _print_all(config_dir)
+    else:
+        _print_section(config_dir, *words)
+    return 0
+
+
+def _print_all(config_dir: Path | None) -> None:
+    for section in SECTIONS[:-1]:
+        print(section)
+        print_columns(_list_rows(section, config_dir))
+    print("tasks")
+    print_hanging("  ", f"embodied-rl list tasks <sim>: {', '.join(plugins.list_names('sims'))}", 2)
+
+
+def _print_section(config_dir: Path | None, section: str, *more: str) -> None:
     if section not in SECTIONS:
         raise UserError(f"unknown list '{section}'.{suggest_name(section, SECTIONS)}", code="list-unknown")
     if section != "tasks" and (excess := more[1 if section in (*_KINDS, "prompts") else 0 :]):
@@ -69,7 +84,16 @@ def list_choices(words: Sequence[str]) -> int:
             print(f"{node}={more[0]} has no keys.")
     else:
         print_columns(_list_rows(section, config_dir), indent=0)
-    return 0
+
+
+def _print_json(words: Sequence[str], config_dir: Path | None) -> None:
+    """Print section → rows of all sections, or of one; a row is a name and what follows it in the text."""
+    sections = words or SECTIONS[:-1]
+    if len(words) > 1 or sections[0] not in SECTIONS[:-1]:
+        known = ", ".join(SECTIONS[:-1])
+        raise UserError(f"list --json shows all lists, or one of {known}.", code="list-unknown")
+    rows = {section: _list_rows(section, config_dir) for section in sections}
+    print(json.dumps({section: [list(row) for row in each] for section, each in rows.items()}, ensure_ascii=False))
 
 
 def _list_rows(section: str, config_dir: Path | None) -> list[tuple[str, ...]]:

@@ -66,6 +66,7 @@ _BRIEF = (
             "out", "video.episodes", "video.best", "video.worst",
         ),
         compare=_COMPARE_SWEEP,
+        json=True,
     ),
     Command(
         "compare",
@@ -74,6 +75,7 @@ _BRIEF = (
         ("runs/demo/<time>_s0 runs/demo/<time>_s1 out=comparison",),
         words=Words("runs", "run", many=True),
         check="check_reports",
+        json=True,
     ),
     Command(
         "figures",
@@ -241,6 +243,7 @@ _BRIEF = (
         values=("robot", "policy"),
         common=("sim.name", "robot", "policy", "transport", "seconds", "questions", "run.root"),
         replaces=True,
+        json=True,
     ),
     Command(
         "sim",

@@ -1,10 +1,11 @@
 """Comparison of runs side by side, paired by shared episodes and averaged over seeds, as Markdown and as a page."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from html import escape
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.reports.chart import Series, draw_line_chart, join_charts
@@ -151,6 +152,24 @@ def to_markdown(entries: Sequence[ComparedReport]) -> str:
             table = [f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines]
             parts += [title if parts == [] else f"## {title}", "\n".join(table)]
     return "\n\n".join(parts) + "\n"
+
+
+def to_data(entries: Sequence[ComparedReport]) -> dict[str, Any]:
+    """Return the whole comparison for programs: runs, means over seeds, pairs with exact p-values, and refusals."""
+    means, unequal = average_seeds(entries)
+    pairs, unpaired = pair_all(entries)
+    return {
+        "runs": [
+            {"label": e.label, "settings": e.settings, "seed": e.seed, "report": str(e.file), **e.report.summarise()}
+            for e in entries
+        ],
+        "over_seeds": {name: asdict(mean) for name, mean in means.items()},
+        "pairs": [
+            {"first": first, "second": second, **asdict(pairing.test), "p_holm": adjusted, "remark": pairing.remark}
+            for first, second, pairing, adjusted in pairs
+        ],
+        "not_compared": [{"what": what, "why": why} for what, why in (*unequal, *unpaired)],
+    }
 
 
 def write_comparison(path: Path, entries: Sequence[ComparedReport]) -> None:

@@ -112,13 +112,18 @@ class Report:
     def success(self) -> Rate:
         return self.overall.success
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the content of `report.json`."""
+    def summarise(self) -> dict[str, Any]:
+        """Return the content of `report.json` without the single episodes."""
         return {
             **asdict(self.overall),
             "families": {name: asdict(summary) for name, summary in self.families.items()},
             "tasks": {name: asdict(summary) for name, summary in self.tasks.items()},
             "metadata": self.metadata,
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the content of `report.json`."""
+        return self.summarise() | {
             "episodes": [
                 asdict(result) | {"split": self.metadata.get("split", result.split), "conditions": result.split}
                 for result in self.episodes

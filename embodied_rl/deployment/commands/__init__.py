@@ -43,6 +43,7 @@ COMMANDS = (
         "embodied_rl.deployment.commands.doctor:run",
         ("robot=my_arm.yaml", "robot=my_arm.yaml policy=ws://192.168.1.5:8000"),
         values=("robot", "policy"),
+        json=True,
     ),
     Command(
         "list",

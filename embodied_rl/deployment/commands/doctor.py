@@ -1,10 +1,12 @@
 """`embodied-rl doctor robot=`: examine a robot's topics and its policy server, and print the remedies."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from rich.table import Table
 from rich.text import Text
 
+from embodied_rl.cli.json_output import offer_json
 from embodied_rl.cli.text import make_console
 from embodied_rl.deployment.configuration import RobotDoctorConfig
 from embodied_rl.deployment.policy_client.client import connect
@@ -53,6 +55,7 @@ def examine_robot(config: RobotDoctorConfig) -> list[Diagnosis]:
 
 def print_checks(checks: Sequence[Diagnosis], ready: str) -> int:
     """Print checks, and `ready` if none failed; return the exit code."""
+    offer_json([asdict(check) for check in checks])
     table = Table("", "check", "found", "remedy", box=None, pad_edge=False)
     for check in checks:
         table.add_row(
