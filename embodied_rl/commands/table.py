@@ -78,6 +78,14 @@ _BRIEF = (
         json=True,
     ),
     Command(
+        "watch",
+        "Show the curves and newest films of runs while they train, on a page of this machine.",
+        "WatchConfig", "run",
+        ("", "runs/demo/<time>_s0 runs/demo/<time>_s1"),
+        words=Words("runs", "run", many=True),
+        check="find_runs",
+    ),
+    Command(
         "figures",
         "Redraw the documentation's plots and tables from tracked runs; track further runs.",
         "FiguresConfig", "run",

@@ -69,8 +69,8 @@ def draw_chart_file(title: str, series: Sequence[Series], *, x_label: str, perce
 
 def _draw_axes_and_curves(series: Sequence[Series], x_label: str, percent: bool) -> tuple[str, list[tuple[str, str]]]:
     """Draw what is inside of a chart; return it, empty if no curve has points, and the labels with their colours."""
-    drawn = [(item, points) for item in series if (points := _list_points(item))]
-    points = [point for _, known in drawn for point in known]
+    drawn = [(item, points, n) for n, item in enumerate(series) if (points := _list_points(item))]
+    points = [point for _, known, _ in drawn for point in known]
     if not points:
         return "", []
     x_low, x_high = min(point[0] for point in points), max(point[0] for point in points)
@@ -103,7 +103,7 @@ def _draw_axes_and_curves(series: Sequence[Series], x_label: str, percent: bool)
     middle = (_LEFT + WIDTH - _RIGHT) // 2
     body += f'<text x="{middle}" y="{HEIGHT - 4}" text-anchor="middle">{escape(x_label)}</text>'
     keys: list[tuple[str, str]] = []
-    for number, (item, known) in enumerate(drawn):
+    for item, known, number in drawn:
         colour = COLOURS[number % len(COLOURS)]
         if item.label:
             keys.append((item.label, colour))

@@ -88,11 +88,15 @@ _WHOLE = re.compile(r"[\d.]+ %|\[[^\]]*\]")
 
 def write_html(path: Path, title: str, lead: str, sections: Sequence[str], key: str = "run.root") -> None:
     """Write one page from sections that are already HTML. Raises `StorageError` with the configuration key `key`."""
+    write_text(path, make_page(title, lead, sections), key)
+
+
+def make_page(title: str, lead: str, sections: Sequence[str]) -> str:
+    """Make the text of one page from sections that are already HTML."""
     viewport = '<meta name="viewport" content="width=device-width, initial-scale=1">'
     head = f'<meta charset="utf-8">{viewport}<title>{escape(title)}</title>'
     body = f'<main><h1>{escape(title)}</h1><p class="lead">{escape(lead)}</p>{"".join(sections)}</main>'
-    page = f'<!doctype html>\n<html lang="en"><head>{head}<style>{_STYLE}</style></head>\n<body>{body}</body></html>\n'
-    write_text(path, page, key)
+    return f'<!doctype html>\n<html lang="en"><head>{head}<style>{_STYLE}</style></head>\n<body>{body}</body></html>\n'
 
 
 def make_section(title: str, content: str) -> str:
@@ -134,7 +138,7 @@ def make_html_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> s
     """
     if not rows:
         return ""
-    head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
+    head = "".join(f"<th>{escape(heading)}</th>" if heading else "<td></td>" for heading in headings)
     body = ""
     for row in rows:
         cells: list[str] = []

@@ -29,6 +29,7 @@ from embodied_rl.schema.commands import (
     TraceConfig,
     TrainConfig,
     Video,
+    WatchConfig,
 )
 from embodied_rl.schema.critic import CriticEvalConfig, CriticProbeConfig, CriticServeConfig, CriticTrainConfig
 from embodied_rl.schema.nodes import (

@@ -165,6 +165,16 @@ class CompareConfig:
 
 
 @dataclass(frozen=True)
+class WatchConfig:
+    runs: tuple[FilePath, ...] = ()
+    """Folders of runs, given as plain words; without any, the newest below `root`."""
+    root: FilePath = "runs"
+    """Folder of all runs."""
+    port: int = at_least(0, 8090, at_most=65535)
+    """Port of the page on this machine; 0 takes a free one."""
+
+
+@dataclass(frozen=True)
 class FiguresConfig:
     runs: tuple[FilePath, ...] = ()
     """Folders of finished runs to track, given as plain words; without any, figures are only redrawn."""

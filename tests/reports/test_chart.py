@@ -76,3 +76,11 @@ def test_what_is_counted_has_whole_ticks(last):
     svg = draw_line_chart("t", [Series("", range(last + 1), [0.5] * (last + 1))], x_label="iteration", percent=True)
     ticks = re.findall(r'text-anchor="middle">([^<]*)</text>', svg)[:-1]
     assert ticks and all(re.fullmatch(r"\d+", tick) for tick in ticks), ticks
+
+
+def test_a_curve_keeps_its_colour_where_others_have_no_points():
+    """So that a run has one colour in all charts of a page."""
+    both = [Series("a", [0, 1], [0.1, 0.2]), Series("b", [0, 1], [0.3, 0.4])]
+    alone = [Series("a", [0, 1], [None, None]), both[1]]
+    colours = [re.findall(r'stroke="(#[0-9a-f]+)"', draw_line_chart("t", each, x_label="")) for each in (both, alone)]
+    assert colours[1] == [colours[0][1]] and colours[0][0] != colours[0][1]
