@@ -14,6 +14,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```\w*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 STANDS_FOR = {  # what a reader replaces, and something in its place
+    r"\[<run> …\]": "",
     r"<(yaml)>": "tabletop",
     r"<(name)>(?=\s|$)": "embedded",
     r"<[^<>]*>": "asset:tabletop_base.safetensors",

@@ -164,7 +164,7 @@ def test_tables_have_the_values_before_the_gain_and_now(page):
 
 
 def test_each_cell_names_its_column_so_that_rows_can_be_stacked(page):
-    headings = [re.findall(r"<th>(.*?)</th>", head) for head in re.findall(r"<thead>.*?</thead>", page)]
+    headings = [re.findall(r"<t[hd]>(.*?)</t[hd]>", head) for head in re.findall(r"<thead>.*?</thead>", page)]
     bodies = re.findall(r"<tbody>.*?</tbody>", page)
     assert len(headings) == len(bodies) == 3
     for names, body in zip(headings, bodies, strict=True):
