@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from embodied_rl.actors.embodiment import Embodiment
+from embodied_rl.actors.imitation import check_history
 from embodied_rl.assembly import build
 from embodied_rl.assembly.policy_factory import WORDS, load_deployed
 from embodied_rl.checkpoints.policy_file import PolicyMetadata, read_metadata
@@ -145,7 +146,9 @@ def load_policy(policy: str | os.PathLike[str], *, seed: int | None = None, devi
         raise UserError(
             f"seed={ascii(seed)[:40]} must be a whole number from 0 to 2**64 - 1, or None.", code="seed-invalid"
         )
-    return LoadedPolicy(load_deployed(policy).to(device), read_metadata(build.resolve_policy_file(policy)), seed)
+    actor = load_deployed(policy)
+    check_history(actor, "this caller")
+    return LoadedPolicy(actor.to(device), read_metadata(build.resolve_policy_file(policy)), seed)
 
 
 def hash_normalisation(body: Embodiment) -> str:

@@ -59,6 +59,29 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
         "kl_weight": _is_number,
         "temporal_ensemble_coeff": one_of(None),
     },
+    "diffusion": COMMON
+    | dict.fromkeys(
+        ("drop_n_last_frames", "crop_is_random", "gradient_checkpointing", "compile_model", "compile_mode",
+         "optimizer_betas", "optimizer_eps", "scheduler_name", "scheduler_warmup_steps"), accept,
+    )
+    | dict.fromkeys(
+        ("n_obs_steps", "horizon", "spatial_softmax_num_keypoints", "kernel_size", "n_groups",
+         "diffusion_step_embed_dim", "num_train_timesteps"), _is_count,
+    )
+    | dict.fromkeys(
+        ("use_group_norm", "use_separate_rgb_encoder_per_camera", "use_film_scale_modulation", "clip_sample",
+         "do_mask_loss_for_padding"), _is_flag,
+    )
+    | dict.fromkeys(("beta_start", "beta_end", "clip_sample_range", "crop_ratio"), _is_number)
+    | {
+        "resize_shape": _is_pair,
+        "crop_shape": _is_pair,
+        "down_dims": _are_counts,
+        "noise_scheduler_type": one_of("DDPM", "DDIM"),
+        "beta_schedule": one_of("squaredcos_cap_v2", "linear", "scaled_linear"),
+        "prediction_type": one_of("epsilon", "sample"),
+        "num_inference_steps": lambda value: value is None or _is_count(value),
+    },
 }  # fmt: skip
 """lerobot's name of a policy → key of its config.json → which values are supported."""
 

@@ -22,7 +22,7 @@ PROMPTS = {
     "smolvla": "smolvla_new_line_processor",
 }
 """lerobot's name of a policy → the step that writes its prompts."""
-WORDLESS = ("act",)
+WORDLESS = ("act", "diffusion")
 """lerobot's policies that read no words."""
 
 ALIASES = {"delta_actions_processor": RELATIVE}

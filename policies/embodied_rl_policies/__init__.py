@@ -2,6 +2,7 @@
 
 POLICIES = {
     "act": "embodied_rl_policies.imitation.act:ACT",
+    "diffusion": "embodied_rl_policies.imitation.diffusion:Diffusion",
     "pocket": "embodied_rl_policies.pocket:Pocket",
     "pocket_tokens": "embodied_rl_policies.pocket_tokens:PocketTokens",
     "pi0": "embodied_rl_policies.pi.pi0:Pi0",

@@ -320,9 +320,9 @@ def perceive_once(backbone: Backbone, inputs: PolicyInput) -> PolicyInput:
 def select_rows(inputs: PolicyInput, rows: Tensor) -> PolicyInput:
     """Return the given rows of the inputs."""
     features = None if inputs.features is None else {name: value[rows] for name, value in inputs.features.items()}
-    return PolicyInput(
-        {name: value[rows] for name, value in inputs.images.items()}, inputs.state[rows], inputs.tokens[rows], features
-    )
+    images, earlier = inputs.images.items(), tuple(select_rows(each, rows) for each in inputs.earlier)
+    images = {name: value[rows] for name, value in images}
+    return PolicyInput(images, inputs.state[rows], inputs.tokens[rows], features, earlier=earlier)
 
 
 def _perceive(backbone: Backbone, inputs: PolicyInput) -> dict[str, Tensor]:
