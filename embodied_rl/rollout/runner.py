@@ -18,6 +18,7 @@ from typing import cast
 import numpy as np
 import torch
 
+from embodied_rl.actors.imitation import check_history
 from embodied_rl.deployment.execution.messages import ChunkRequest, RobotCommand
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import DeployedPolicy, NoiseKeys
@@ -96,6 +97,11 @@ class EpisodeRunner:
     longest: int | None = None
     batch: int | None = None
     delay: Delay | None = None
+
+    def __post_init__(self) -> None:
+        """Raise `UserError` if a policy that reads several observations is to act under a delay."""
+        if self.delay is not None:
+            check_history(self.policy, "a policy under an inference delay")
 
     @torch.no_grad()
     def run(

@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.foreign_checkpoint import ForeignCheckpoint
 from embodied_rl.interfaces.policy import ImitationBackbone, PolicyInput, PolicySpec
-from embodied_rl_policies.imitation.resnet import BLOCKS, IMAGENET_MEAN, IMAGENET_STD
+from embodied_rl_policies.imitation.resnet import IMAGENET_MEAN, IMAGENET_STD
 
 Shapes = Mapping[str, tuple[int, ...]]
 IMAGES, STATE = "observation.images.", "observation.state"
@@ -19,8 +19,8 @@ IMAGES, STATE = "observation.images.", "observation.state"
 class ImitationConfig:
     """Sizes of robot and images; those of a checkpoint replace them."""
 
-    trunk: str = "resnet18"
-    """the network that reads images: resnet18 or resnet34."""
+    trunk: Literal["resnet18", "resnet34"] = "resnet18"
+    """the network that reads images."""
     action_dim: int = 0
     """entries of an action; 0 takes the robot's."""
     state_dim: int = 0
@@ -34,9 +34,6 @@ class ImitationConfig:
 
     def __post_init__(self) -> None:
         """Raise `UserError` if a value is invalid; the message names the key to change."""
-        if self.trunk not in BLOCKS:
-            known = ", ".join(BLOCKS)
-            raise UserError(f"policy.trunk={self.trunk} is not one of {known}.", code="value-out-of-range")
         for entry in fields(self):
             value, least = getattr(self, entry.name), 0 if entry.name in ("action_dim", "state_dim") else 1
             if isinstance(value, int) and not isinstance(value, bool) and value < least:

@@ -10,19 +10,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-SCHEDULES = ("squaredcos_cap_v2", "linear", "scaled_linear")
-KINDS, TARGETS = ("DDPM", "DDIM"), ("epsilon", "sample")
-
 
 @dataclass(frozen=True)
 class NoiseSchedule:
     """How actions are noised over `steps` diffusion steps, and denoised in `inference_steps` of them.
 
     Attributes:
-        kind: one of `KINDS`; DDPM draws noise at each step but the last, DDIM none.
-        target: one of `TARGETS`: what the network predicts, the noise or the actions.
+        kind: "DDPM", which draws noise at each step but the last, or "DDIM", which draws none.
+        target: what the network predicts: "epsilon", the noise, or "sample", the actions.
         clip: the largest absolute value of the predicted actions; infinite for none.
-        schedule, beta_start, beta_end: of the variances.
+        schedule, beta_start, beta_end: of the variances: "squaredcos_cap_v2", "linear" or "scaled_linear".
     """
 
     kind: str
