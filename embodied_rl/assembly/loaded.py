@@ -46,6 +46,7 @@ class LoadedPolicy:
     def spec(self) -> PolicyDescription:
         """Return what the policy expects and returns."""
         body: Embodiment = self.actor.embodiment
+        by_words = not body.tokenizer and getattr(self.actor.network, "READS_INSTRUCTIONS", True)
         return PolicyDescription(
             cameras=dict.fromkeys(body.cameras, body.image_size),
             state_names=body.state_names,
@@ -55,7 +56,7 @@ class LoadedPolicy:
             control_hz=find_control_hz(self.metadata),
             horizon=self.actor.network.spec.horizon,
             executed=body.executed,
-            words=() if body.tokenizer else tuple(word for word in body.vocabulary if word),
+            words=tuple(word for word in body.vocabulary if word) if by_words else (),
             prompt_length=body.token_length - (0 if body.tokenizer else len(body.condition.split())),
             prefix_trained_to=int(getattr(self.actor, "prefix_trained_to", 0)),
             normalisation=hash_normalisation(body),

@@ -42,7 +42,9 @@ COMMON: Mapping[str, Rule] = dict.fromkeys(
     ("device", "use_amp", "push_to_hub", "repo_id", "private", "tags", "license", "pretrained_path", "type",
      "pretrained_revision", "input_features", "output_features", "normalization_mapping",
      "pretrained_backbone_weights", "optimizer_lr", "optimizer_weight_decay"), accept,
-) | {"use_peft": one_of(False), "vision_backbone": one_of("resnet18", "resnet34"), "n_action_steps": _is_count}  # fmt: skip
+) | {
+    "use_peft": one_of(False), "vision_backbone": one_of("resnet18", "resnet34"), "n_action_steps": _is_count,
+}  # fmt: skip
 RULES: Mapping[str, Mapping[str, Rule]] = {
     "act": COMMON
     | dict.fromkeys(("dropout", "optimizer_lr_backbone"), accept)
@@ -100,7 +102,7 @@ def check_keys(config: Mapping[str, Any], file: Path) -> None:
                 f"could act differently than in lerobot. If {key} changes no action, remove it in a copy of the file."
             )
         if not rules[key](value):
-            raise unsupported_error(f"{file}: {key}={shorten(json.dumps(value))} is not supported.")
+            raise unsupported_error(f"{file}: {key}={json.dumps(value)[:60]} is not supported.")
     for name, entry in config.get("input_features", {}).items():
         if entry.get("type") not in ("VISUAL", "STATE") or (entry["type"] == "VISUAL" and len(entry["shape"]) != 3):
             message = f"{file}: input_features has {name!r} of type {entry.get('type')}, shape {entry['shape']}; "

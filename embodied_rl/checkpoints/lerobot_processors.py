@@ -1,7 +1,7 @@
 """Reader of lerobot's processor files: the steps around a policy. Unknown steps are refused.
 
-The steps are those that lerobot 0.4 to 0.6 writes for π0, π0.5, SmolVLA, ACT and Diffusion Policy. Here the embodiment (relative actions,
-normalisation, tokens) and the network (prompts) do their work.
+The steps are those that lerobot 0.4 to 0.6 writes for π0, π0.5, SmolVLA, ACT and Diffusion Policy. Here the embodiment
+(relative actions, normalisation, tokens) and the network (prompts, normalisation of images) do their work.
 """
 
 from collections.abc import Callable, Mapping, Sequence

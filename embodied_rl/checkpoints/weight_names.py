@@ -20,7 +20,7 @@ from embodied_rl.actors.learning.checkpoint import CheckpointError, damaged_erro
 from embodied_rl.checkpoints.foreign import FoundCheckpoint, write_prefix_length
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.foreign_checkpoint import ForeignCheckpoint
-from embodied_rl.interfaces.policy import FlowBackbone
+from embodied_rl.interfaces.policy import Backbone, FlowBackbone
 from embodied_rl.interfaces.sim import Unavailable
 from embodied_rl.system.untrusted_files import check_name, shorten
 
@@ -133,7 +133,7 @@ def explain_sizes(path: Path) -> Iterator[None]:
         raise damaged_error(f"{path} holds sizes of which no network can be built: {shorten(error)}.") from error
 
 
-def as_foreign(network: FlowBackbone) -> ForeignCheckpoint:
+def as_foreign(network: Backbone) -> ForeignCheckpoint:
     """Return the network, typed as `ForeignCheckpoint`; assert that it is one."""
     assert isinstance(network, ForeignCheckpoint), "only such networks are attached to other projects' checkpoints"
     return network
@@ -202,7 +202,11 @@ def match_tensors(
     own = network.state_dict()
     names = {name: to_our_name(cls, name) for name in found.tensors}
     unread = re.compile("|".join(cls.CHECKPOINT_UNREAD) or r"(?!)")
-    carried = [name for name, mine in names.items() if mine not in own and unread.match(strip_outermost(name, cls.CHECKPOINT_OUTERMOST))]
+    carried = [
+        name
+        for name, mine in names.items()
+        if mine not in own and unread.match(strip_outermost(name, cls.CHECKPOINT_OUTERMOST))
+    ]
     extra = [name for name, mine in names.items() if mine not in own and name not in carried]
     missing = [to_their_name(cls, mine) for mine in own if mine not in names.values()]
     _check_complete(found, missing, extra)

@@ -1,4 +1,4 @@
-"""Folders of lerobot's ACT and Diffusion Policy: there and back, and what is refused, each in one line that names it."""
+"""Folders of lerobot's ACT and Diffusion Policy: there and back, and what is refused, by name."""
 
 import json
 from collections.abc import Iterator

@@ -38,7 +38,7 @@ with patch.object(
     lambda op, *rest, **more: (lambda f: f) if str(op).startswith("torchvision::") else register(op, *rest, **more),
 ):  # fmt: skip
     import torchvision  # noqa: F401
-import lerobot
+import lerobot  # noqa: E402
 
 package = sys.modules["lerobot.policies"] = types.ModuleType("lerobot.policies")
 package.__path__ = [f"{lerobot.__path__[0]}/policies"]
@@ -78,9 +78,7 @@ def make(variant: str) -> tuple[Any, Any, Any]:
         for name, tensor in made.state_dict().items():
             if (value := sizes.weight(name, tuple(tensor.shape))) is not None:
                 tensor.copy_(torch.from_numpy(value))
-    known = {
-        name: {key: wide(value) for key, value in sizes.statistics(name).items()} for name in seen | acted
-    }
+    known = {name: {key: wide(value) for key, value in sizes.statistics(name).items()} for name in seen | acted}
     return made.eval(), *processors(made.config, known)
 
 
@@ -132,7 +130,7 @@ def learn(policy: Any, before: Any) -> Tensor:
 
 
 def golden(place: Path) -> None:
-    """Write the config.json of each variant, the processors of each policy, and the actions and losses of all, with a digest of their tensors."""
+    """Write the config.json of each variant, the processors of each policy, all actions and losses, and digests."""
     found, listed = dict[str, Tensor](), dict[str, str]()
     for variant in sizes.VARIANTS:
         policy, before, after = make(variant)

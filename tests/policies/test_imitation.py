@@ -8,18 +8,18 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from embodied_rl import load_policy
 from embodied_rl.actors.imitation import ImitationActor
 from embodied_rl.interfaces.policy import NoiseKeys
-from embodied_rl.interfaces.sim import Observation
 from embodied_rl.training.algorithms.imitation.cloning import SFT, CloningBatch
 from embodied_rl_policies.imitation.noise_schedule import NoiseSchedule
 from tests.support import imitation_sizes as sizes
 from tests.support import small_imitation as small
 from tests.support.double_precision import in_float64
-from tests.support.using_checkpoints import Attached
+from tests.support.using_checkpoints import Attached, save
 
 CLOSE = {"act": 1e-5, "diffusion": 2e-4}
-"""In float32: lerobot's own actions are up to 4e-5 from those in float64 where steps of DDPM and DDIM enlarge errors."""
+"""In float32. lerobot's own actions are up to 4e-5 from those in float64, as denoising enlarges rounding errors."""
 KINDS = ("act", "diffusion")
 _KEPT: dict[str, Attached] = {}
 
@@ -85,11 +85,18 @@ def test_a_first_observation_counts_for_those_before_it_and_later_ones_matter(at
     assert not np.allclose(actor.infer(now, keys, earlier=[before]), first, atol=1e-3)
 
 
-def test_words_are_not_read(tmp_path: Path) -> None:
-    network, robot = small.attach(small.folder(tmp_path, "act"), "act")
-    seen = small.observe(0)
-    other = Observation(seen.images, seen.state, ("words that no vocabulary has",) * sizes.ROWS)
-    assert torch.equal(robot.inputs(other, network).tokens, robot.inputs(seen, network).tokens)
+@pytest.mark.parametrize("attached", KINDS, indirect=True)
+def test_a_loaded_policy_takes_any_words_and_needs_no_history(attached: Attached, tmp_path: Path) -> None:
+    """As servers and the bridge load it: they have the current observation alone."""
+    kind = KINDS[attached[0].observations - 1]
+    file, seen = save(tmp_path / "policy.safetensors", kind, *attached), small.observe(0)
+    if kind == "diffusion":
+        with pytest.raises(ValueError, match="reads the observations of 2 control steps"):
+            load_policy(file)
+        return
+    asked = {"images": {name: image[0] for name, image in seen.images.items()}, "state": seen.state[0]}
+    found = load_policy(file).act(asked | {"prompt": "words that no vocabulary has, and many of them, are not read"})
+    np.testing.assert_allclose(found, ImitationActor(*attached).infer(seen)[0], atol=1e-5)
 
 
 @pytest.mark.parametrize("variant", ["act", "diffusion", "diffusion_single"])

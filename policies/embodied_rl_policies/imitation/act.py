@@ -8,8 +8,8 @@ latent dimension.
 """
 
 import math
-from collections.abc import Callable, Mapping
 from collections import OrderedDict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -96,6 +96,7 @@ class Layer(nn.Module):
         x = self._update(x, self.norm1, attend)
         if self.multihead_attn is None or memory is None:
             return self._update(x, self.norm2, feed)
+        assert memory_places is not None, "they come together"
         cross, seen = self.multihead_attn, memory + memory_places
         x = self._update(x, self.norm2, lambda y: cross(y + places, seen, memory, need_weights=False)[0])
         return self._update(x, self.norm3, feed)
@@ -178,7 +179,8 @@ class ACT(ImitationPolicy):
         tokens = [torch.stack(tokens, dim=1)]
         for image in self.read_images(inputs):
             features = self.backbone(image)
-            places.append(embed_pixels(*features.shape[-2:], self.config.width).to(features.device))
+            height, width = features.shape[-2:]
+            places.append(embed_pixels(height, width, self.config.width).to(features.device))
             tokens.append(self.encoder_img_feat_input_proj(features).flatten(2).transpose(1, 2))
         where = torch.cat(places).expand(len(inputs), -1, -1)
         memory = self.encoder(torch.cat(tokens, dim=1), where)

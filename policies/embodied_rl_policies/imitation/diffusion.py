@@ -196,7 +196,9 @@ class Diffusion(ImitationPolicy):
         if config.crop and config.resize:  # lerobot takes the whole part of the share
             ratio = (config.crop[0] + 0.5) / config.resize[0]
             if ratio >= 1 or int(config.resize[1] * ratio) != config.crop[1]:
-                message = f"lerobot has no policy.crop={config.crop} of policy.resize={config.resize}: it crops a share."
+                message = (
+                    f"lerobot has no policy.crop={config.crop} of policy.resize={config.resize}: it crops a share."
+                )
                 raise UserError(message, code="export-not-expressible")
         return {theirs: getattr(config, ours) for ours, theirs in CONFIGURED.items()} | {
             "horizon": config.horizon + config.observations - 1,

@@ -5,6 +5,7 @@ Shapes: `n` rows, `T` actions, `D` action dimensions, `C` channels, `G` entries 
 
 import math
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -86,11 +87,13 @@ class UNet(nn.Module):
         angles = step[:, None] * rates
         known = self.diffusion_step_encoder(torch.cat([angles.sin(), angles.cos()], dim=-1))
         known, kept, hidden = torch.cat([known, condition], dim=-1), list[Tensor](), x.transpose(1, 2)
-        for first, second, down in self.down_modules:
+        for level in self.down_modules:
+            first, second, down = cast(nn.ModuleList, level)
             kept.append(second(first(hidden, known), known))
             hidden = down(kept[-1])
         for block in self.mid_modules:
             hidden = block(hidden, known)
-        for first, second, up in self.up_modules:
+        for level in self.up_modules:
+            first, second, up = cast(nn.ModuleList, level)
             hidden = up(second(first(torch.cat([hidden, kept.pop()], dim=1), known), known))
         return self.final_conv(hidden).transpose(1, 2)
