@@ -16,7 +16,11 @@ from embodied_rl.actors.start_noise import StartNoise, StartNoiseSettings
 from embodied_rl.interfaces.policy import Actor
 from embodied_rl.schema import PolicyNode, SamplerNode
 
-KINDS = {"flow": "embodied_rl.actors.flow_kind:FlowKind", "token": "embodied_rl.actors.token_kind:TokenKind"}
+KINDS = {
+    "flow": "embodied_rl.actors.flow_kind:FlowKind",
+    "imitation": "embodied_rl.actors.imitation:ImitationKind",
+    "token": "embodied_rl.actors.token_kind:TokenKind",
+}
 """`Backbone.KIND` → "module:Class" that makes its actors."""
 
 

@@ -282,7 +282,7 @@ def resolve_policy_file(text: str) -> Path:
     if (form := detection.detect_format(path)) is not None:
         raise CheckpointError(
             f"{path} is a checkpoint of {form}, attached to no simulator yet. Type: embodied-rl import "
-            f"policy=<pi0|pi05|smolvla> policy.checkpoint={path} sim=<simulator> out=<file>",
+            f"policy=<act|diffusion|pi0|pi05|smolvla> policy.checkpoint={path} sim=<simulator> out=<file>",
             code="checkpoint-not-imported",
         )
     if path.suffix == ".safetensors" and not path.is_dir():

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from embodied_rl.actors.embodiment import Embodiment
+from embodied_rl.actors.imitation import check_history
 from embodied_rl.assembly import build
 from embodied_rl.assembly.policy_factory import WORDS, load_deployed
 from embodied_rl.checkpoints.policy_file import PolicyMetadata, read_metadata
@@ -45,6 +46,7 @@ class LoadedPolicy:
     def spec(self) -> PolicyDescription:
         """Return what the policy expects and returns."""
         body: Embodiment = self.actor.embodiment
+        by_words = not body.tokenizer and getattr(self.actor.network, "READS_INSTRUCTIONS", True)
         return PolicyDescription(
             cameras=dict.fromkeys(body.cameras, body.image_size),
             state_names=body.state_names,
@@ -54,7 +56,7 @@ class LoadedPolicy:
             control_hz=find_control_hz(self.metadata),
             horizon=self.actor.network.spec.horizon,
             executed=body.executed,
-            words=() if body.tokenizer else tuple(word for word in body.vocabulary if word),
+            words=tuple(word for word in body.vocabulary if word) if by_words else (),
             prompt_length=body.token_length - (0 if body.tokenizer else len(body.condition.split())),
             prefix_trained_to=int(getattr(self.actor, "prefix_trained_to", 0)),
             normalisation=hash_normalisation(body),
@@ -145,7 +147,9 @@ def load_policy(policy: str | os.PathLike[str], *, seed: int | None = None, devi
         raise UserError(
             f"seed={ascii(seed)[:40]} must be a whole number from 0 to 2**64 - 1, or None.", code="seed-invalid"
         )
-    return LoadedPolicy(load_deployed(policy).to(device), read_metadata(build.resolve_policy_file(policy)), seed)
+    actor = load_deployed(policy)
+    check_history(actor, "this caller")
+    return LoadedPolicy(actor.to(device), read_metadata(build.resolve_policy_file(policy)), seed)
 
 
 def hash_normalisation(body: Embodiment) -> str:

@@ -67,7 +67,7 @@ def attach_network(
             code="checkpoint-of-another-policy",
         )
     options = find_network_sizes(found, cls, node.options)
-    embodiment = _make_embodiment(found, node, spec, options)
+    embodiment = _make_embodiment(found, node, cls, spec, options)
     trained_to = read_prefix_length(found.tensors.metadata, str(path))
 
     def build() -> FlowBackbone:
@@ -87,7 +87,9 @@ def attach_network(
     return network, embodiment
 
 
-def _make_embodiment(found: FoundCheckpoint, node: PolicyNode, spec: SimulatorSpec, options: Any) -> Embodiment:
+def _make_embodiment(
+    found: FoundCheckpoint, node: PolicyNode, cls: type[Any], spec: SimulatorSpec, options: Any
+) -> Embodiment:
     for name, count, most in (
         ("action", len(spec.action_names), options.action_dim),
         ("state", len(spec.state_names), options.state_dim),
@@ -111,11 +113,13 @@ def _make_embodiment(found: FoundCheckpoint, node: PolicyNode, spec: SimulatorSp
     views = fitting.match_views(found, spec, node.cameras)
     file = None if node.statistics is None or find_asset(node) else str(assets.resolve_path(node.statistics))
     statistics = fitting.choose_statistics(found, spec, file)
+    words = cls.READS_INSTRUCTIONS
     embodiment = fitting.make_embodiment(
         found, spec, views, statistics,
-        horizon=options.horizon, token_length=options.token_length, tokenizer=tokenizer_text,
+        horizon=options.horizon, token_length=options.token_length if words else 1,
+        tokenizer=tokenizer_text if words else None,
     )  # fmt: skip
-    if embodiment.vocabulary_size > options.vocabulary:
+    if words and embodiment.vocabulary_size > options.vocabulary:
         raise UserError(
             f"The tokenizer has {embodiment.vocabulary_size} tokens, the checkpoint's network {options.vocabulary}: "
             "give policy.tokenizer=<file or folder>, that of the language model the policy was made from.",

@@ -76,14 +76,14 @@ def make_embodiment(
     *,
     horizon: int,
     token_length: int,
-    tokenizer: str,
+    tokenizer: str | None,
 ) -> Embodiment:
-    """Return the embodiment that attaches a checkpoint to a simulator.
+    """Return the embodiment that attaches a checkpoint to a simulator; `tokenizer` is None if it reads no words.
 
     Raises:
         UserError: the checkpoint has no tokenizer, or the cameras have different sizes.
     """
-    if not tokenizer:
+    if tokenizer == "":
         raise UserError(
             f"{found.folder} has no tokenizer.json: give policy.tokenizer=<file or folder>, that of the language "
             "model the policy was made from.",
@@ -96,9 +96,8 @@ def make_embodiment(
     names = found.action_names if len(found.action_names) == len(entries) else plain.action_names
     absolute = [any(part.lower() in name.lower() for part in found.exceptions) for name in names]
     relative = tuple(-1 if absolute[entry] else entry for entry in entries) if found.relative else ()
-    return replace(
-        plain, views=tuple(seen), state=known[0], action=known[1], relative=relative, tokenizer=tokenizer, vocabulary=()
-    )
+    attached = replace(plain, views=tuple(seen), state=known[0], action=known[1], relative=relative)
+    return attached if tokenizer is None else replace(attached, tokenizer=tokenizer, vocabulary=())
 
 
 def find_relative(spec: SimulatorSpec, names: Sequence[str]) -> tuple[int, ...]:

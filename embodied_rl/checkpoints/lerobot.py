@@ -5,7 +5,7 @@ A processor file lists steps. The step of a normaliser names a safetensors file,
 processors hold their statistics among the weights; lerobot has a script that migrates them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 from embodied_rl.actors.embodiment import Normalisation
 from embodied_rl.actors.learning.checkpoint import CheckpointError, damaged_error, unsupported_error
-from embodied_rl.checkpoints import foreign, lerobot_processors, lerobot_settings, unsupported
+from embodied_rl.checkpoints import foreign, lerobot_imitation, lerobot_processors, lerobot_settings, unsupported
 from embodied_rl.checkpoints.foreign import FoundCheckpoint, FoundStatistics
 from embodied_rl.checkpoints.lerobot_processors import NORMALISER, TOKENIZER
 from embodied_rl.system.untrusted_files import shorten
@@ -57,6 +57,13 @@ def read_folder(folder: Path, asset: str | None = None) -> FoundCheckpoint:
     tokenizer, normaliser = (_settings(before, name) for name in (TOKENIZER, NORMALISER))
     taken = {"tokenizer_max_length": tokenizer["max_length"]} if "max_length" in tokenizer else {}
     taken |= {"normalization_mapping": normaliser["norm_map"]} if "norm_map" in normaliser else {}
+    cameras = tuple(
+        name.removeprefix(IMAGES)
+        for name in config.get("input_features", {})
+        if name.startswith(IMAGES) and not name.startswith(IMAGES + EMPTY_CAMERA)
+    )
+    if policy in lerobot_imitation.RULES:
+        taken["image_statistics"] = _image_statistics(folder, config, before, cameras)
     tokenizers = [folder / "tokenizer.json", *sorted(folder.glob("*/tokenizer.json"))]
     below = [file for file in folder.glob("*/*.json") if file.name.startswith(("tokenizer", "special_tokens"))]
     small_files = [*folder.glob("*.json"), *folder.glob("policy_*.safetensors"), *below]
@@ -67,11 +74,7 @@ def read_folder(folder: Path, asset: str | None = None) -> FoundCheckpoint:
         config=config | taken,
         tensors=foreign.find_tensors(folder),
         statistics=_statistics(folder, config, before, after),
-        cameras=tuple(
-            name.removeprefix(IMAGES)
-            for name in config.get("input_features", {})
-            if name.startswith(IMAGES) and not name.startswith(IMAGES + EMPTY_CAMERA)
-        ),
+        cameras=cameras,
         executed=config.get("n_action_steps"),
         denoise_steps=config.get("num_inference_steps", config.get("num_steps")),
         relative=bool(relative.get("enabled", False)),
@@ -80,6 +83,16 @@ def read_folder(folder: Path, asset: str | None = None) -> FoundCheckpoint:
         tokenizer=next((foreign.read_text(file) for file in tokenizers if file.is_file()), ""),
         files=foreign.read_contents(folder, small_files),
     )
+
+
+def _image_statistics(
+    folder: Path, config: Mapping[str, Any], before: lerobot_processors.Steps, cameras: Sequence[str]
+) -> list[Any]:
+    """Return means and deviations of the images; see `lerobot_imitation.read_image_statistics`."""
+    step, where = before.get(NORMALISER, {}), folder / (BEFORE if NORMALISER in before else CONFIG)
+    mode = _listed_modes(_settings(before, NORMALISER), config).get("VISUAL", "IDENTITY")
+    file = folder / Path(step["state_file"]).name if "state_file" in step else None
+    return lerobot_imitation.read_image_statistics(file, mode, {name: IMAGES + name for name in cameras}, where)
 
 
 def _statistics(
@@ -125,10 +138,15 @@ def _normalisation(
 
 def _modes(settings: Mapping[str, Any], config: Mapping[str, Any], file: Path) -> Mapping[str, str]:
     """Return kind of features → mode of normalisation; raise `CheckpointError` if pictures are normalised."""
-    modes = settings["norm_map"] if "norm_map" in settings else config.get("normalization_mapping", {})
-    if (mode := modes.get("VISUAL", "IDENTITY")) != "IDENTITY":
+    modes = _listed_modes(settings, config)
+    seen = config.get("type") in lerobot_imitation.RULES  # whose networks normalise pictures
+    if (mode := modes.get("VISUAL", "IDENTITY")) != "IDENTITY" and not seen:
         raise unsupported_error(f"{file} normalises pictures by {mode} (VISUAL); supported is IDENTITY alone.")
     return modes
+
+
+def _listed_modes(settings: Mapping[str, Any], config: Mapping[str, Any]) -> Mapping[str, str]:
+    return settings["norm_map"] if "norm_map" in settings else config.get("normalization_mapping", {})
 
 
 def _settings(steps: lerobot_processors.Steps, name: str) -> Mapping[str, Any]:

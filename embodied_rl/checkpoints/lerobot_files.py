@@ -22,10 +22,10 @@ from torch import Tensor
 from embodied_rl.actors import tokenizer
 from embodied_rl.actors.embodiment import Embodiment, Normalisation
 from embodied_rl.checkpoints.lerobot import ACTION, AFTER, BEFORE, CONFIG, IMAGES, KINDS, STATE
-from embodied_rl.checkpoints.lerobot_processors import TOKENIZER
+from embodied_rl.checkpoints.lerobot_processors import ABSOLUTE, RELATIVE, TOKENIZER
 from embodied_rl.checkpoints.weight_names import CheckpointSource, as_foreign
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.policy import FlowBackbone
+from embodied_rl.interfaces.policy import Backbone
 
 EPSILON = 1e-8
 FOLDER, KEY = "tokenizer", "tokenizer_name"
@@ -40,38 +40,38 @@ BEFORE_STATE, AFTER_STATE = (
 )
 
 
-def make_files(network: FlowBackbone, robot: Embodiment, policy: str, steps: int) -> dict[str, bytes]:
+def make_files(network: Backbone, robot: Embodiment, policy: str, steps: int) -> dict[str, bytes]:
     """Return the files for a network that was not imported from this format, or cannot keep its files.
 
     `policy` is lerobot's name of the policy, `steps` K, the number of denoise steps.
     """
     config = make_configuration(network, robot, policy, steps)
-    known = save(make_statistics(robot))
-    pad = str(tokenizer.load_tokenizer(robot.tokenizer).id_to_token(0))  # id 0 is the padding token
-    texts = {
-        CONFIG: config,
-        BEFORE: _make_preprocessor(network, robot, config),
-        AFTER: _make_postprocessor(robot, config),
-        f"{FOLDER}/tokenizer_config.json": {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": pad},
-    }
-    written = {name: json.dumps(content, indent=2).encode() for name, content in texts.items()}
-    stored = {f"{FOLDER}/tokenizer.json": robot.tokenizer.encode()}
-    return written | stored | {BEFORE_STATE: known, AFTER_STATE: known}
+    known = save(make_statistics(robot) | _make_image_statistics(network))
+    before = _make_preprocessor(network, robot, config)
+    texts = {CONFIG: config, BEFORE: before, AFTER: _make_postprocessor(network, robot, config)}
+    stored = {BEFORE_STATE: known, AFTER_STATE: known}
+    if network.READS_INSTRUCTIONS:
+        pad = str(tokenizer.load_tokenizer(robot.tokenizer).id_to_token(0))  # id 0 is the padding token
+        told = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": pad}
+        texts |= {f"{FOLDER}/tokenizer_config.json": told}
+        stored |= {f"{FOLDER}/tokenizer.json": robot.tokenizer.encode()}
+    return stored | {name: json.dumps(content, indent=2).encode() for name, content in texts.items()}
 
 
 def keep_files(
-    network: FlowBackbone, source: CheckpointSource, robot: Embodiment, policy: str, steps: int
+    network: Backbone, source: CheckpointSource, robot: Embodiment, policy: str, steps: int
 ) -> dict[str, bytes]:
     """Return the imported files of a network, with its current statistics and numbers of executed actions and steps.
 
     If the processor files hold no statistics, or cannot hold the current ones, new ones are made.
     """
     config, horizon, executed = json.loads(source.files[CONFIG]), network.spec.horizon, robot.executed
-    key = next(key for key in STEPS_KEYS if key in as_foreign(network).checkpoint_config("lerobot", steps))
+    told = as_foreign(network).checkpoint_config("lerobot", steps)
+    default = config.get("num_train_timesteps", DEFAULT_STEPS)  # of Diffusion Policy
     changed = {"n_action_steps": executed} if min(config.get("n_action_steps") or horizon, horizon) != executed else {}
-    changed |= {key: steps} if (config.get(key) or DEFAULT_STEPS) != steps else {}
+    changed |= {key: told[key] for key in STEPS_KEYS if key in told and (config.get(key) or default) != told[key]}
     files = source.files | ({CONFIG: json.dumps(config | changed, indent=4).encode()} if changed else {})
-    if not any(name.endswith("tokenizer.json") for name in files):
+    if network.READS_INSTRUCTIONS and not any(name.endswith("tokenizer.json") for name in files):
         files[f"{FOLDER}/tokenizer.json"] = robot.tokenizer.encode()
     if source.holds(robot.state, robot.action):
         return files
@@ -97,22 +97,25 @@ def _to_feature_names(source: CheckpointSource, robot: Embodiment) -> dict[str, 
     return {name: value for found in entries for name, value in found.items()}
 
 
-def make_configuration(network: FlowBackbone, robot: Embodiment, policy: str, steps: int) -> dict[str, Any]:
+def make_configuration(network: Backbone, robot: Embodiment, policy: str, steps: int) -> dict[str, Any]:
     """Return the content of config.json."""
     height, width = robot.image_size
     seen = {IMAGES + view: _feature("VISUAL", 3, height, width) for view in robot.view_names}
+    padded = {
+        "chunk_size": network.spec.horizon,
+        "max_state_dim": network.spec.state_dim,
+        "max_action_dim": network.spec.action_dim,
+        "tokenizer_max_length": network.spec.token_length,
+    }
     return {
         "type": policy,
         "n_obs_steps": 1,
         "input_features": seen | {STATE: _feature("STATE", len(robot.state_names))},
         "output_features": {ACTION: _feature("ACTION", len(robot.action_names))},
         "device": "cpu",
-        "normalization_mapping": _modes(robot),
-        "chunk_size": network.spec.horizon,
+        "normalization_mapping": _modes(network, robot),
         "n_action_steps": robot.executed,
-        "max_state_dim": network.spec.state_dim,
-        "max_action_dim": network.spec.action_dim,
-        "tokenizer_max_length": network.spec.token_length,
+        **(padded if network.READS_INSTRUCTIONS else {}),
         **as_foreign(network).checkpoint_config("lerobot", steps),
     }
 
@@ -120,6 +123,14 @@ def make_configuration(network: FlowBackbone, robot: Embodiment, policy: str, st
 def make_statistics(robot: Embodiment) -> dict[str, Tensor]:
     """Return the statistics of state and action as float32 tensors, by `<feature>.<statistic>`."""
     return {**_entries(STATE, robot.state), **_entries(ACTION, robot.action)}
+
+
+def _make_image_statistics(network: Backbone) -> dict[str, Tensor]:
+    """Return means and deviations [3, 1, 1] of the images that a network normalises."""
+    found = as_foreign(network).checkpoint_statistics().items()
+    pairs = ((f"{IMAGES}{camera}", mean, np.subtract(std, EPSILON)) for camera, (mean, std) in found)
+    parts = ((f"{name}.{key}", value) for name, mean, std in pairs for key, value in (("mean", mean), ("std", std)))
+    return {name: torch.tensor(np.asarray(value), dtype=torch.float32)[:, None, None] for name, value in parts}
 
 
 def _entries(feature: str, known: Normalisation) -> dict[str, Tensor]:
@@ -134,26 +145,32 @@ def _entries(feature: str, known: Normalisation) -> dict[str, Tensor]:
     return {f"{feature}.{name}": torch.tensor(value, dtype=torch.float32) for name, value in found.items()}
 
 
-def _make_preprocessor(network: FlowBackbone, robot: Embodiment, config: Mapping[str, Any]) -> dict[str, Any]:
-    length = {"max_length": network.spec.token_length, "task_key": "task", "padding_side": "right"}
-    settings = {**length, "padding": "max_length", "truncation": True, **_make_tokenizer_setting(network, robot)}
+def _make_preprocessor(network: Backbone, robot: Embodiment, config: Mapping[str, Any]) -> dict[str, Any]:
     features = {**config["input_features"], **config["output_features"]}
     steps = [
         _step("rename_observations_processor", {"rename_map": {}}),
         _step("to_batch_processor", {}),
-        _step("relative_actions_processor", _make_relative(robot)),
-        _step("normalizer_processor", _normaliser(features, robot)) | {"state_file": BEFORE_STATE},
-        _step(as_foreign(network).LEROBOT_PROMPT, {}),
-        _step(TOKENIZER, settings) | {"artifacts": {"tokenizer_name": FOLDER}},
-        _step("device_processor", {"device": "cpu", "float_dtype": None}),
+        *([] if _is_plain(network, robot) else [_step(RELATIVE, _make_relative(robot))]),
+        _step("normalizer_processor", _normaliser(features, config)) | {"state_file": BEFORE_STATE},
     ]
+    if network.READS_INSTRUCTIONS:
+        length = {"max_length": network.spec.token_length, "task_key": "task", "padding_side": "right"}
+        settings = {**length, "padding": "max_length", "truncation": True, **_make_tokenizer_setting(network, robot)}
+        steps.append(_step(as_foreign(network).LEROBOT_PROMPT, {}))
+        steps.append(_step(TOKENIZER, settings) | {"artifacts": {"tokenizer_name": FOLDER}})
+    steps.append(_step("device_processor", {"device": "cpu", "float_dtype": None}))
     return {"name": "policy_preprocessor", "steps": steps}
 
 
-def _make_postprocessor(robot: Embodiment, config: Mapping[str, Any]) -> dict[str, Any]:
+def _is_plain(network: Backbone, robot: Embodiment) -> bool:
+    """Return whether the steps of relative actions are left out, as lerobot does for policies without words."""
+    return not network.READS_INSTRUCTIONS and not robot.relative
+
+
+def _make_postprocessor(network: Backbone, robot: Embodiment, config: Mapping[str, Any]) -> dict[str, Any]:
     steps = [
-        _step("unnormalizer_processor", _normaliser(config["output_features"], robot)) | {"state_file": AFTER_STATE},
-        _step("absolute_actions_processor", {"enabled": bool(robot.relative)}),
+        _step("unnormalizer_processor", _normaliser(config["output_features"], config)) | {"state_file": AFTER_STATE},
+        *([] if _is_plain(network, robot) else [_step(ABSOLUTE, {"enabled": bool(robot.relative)})]),
         _step("device_processor", {"device": "cpu", "float_dtype": None}),
     ]
     return {"name": "policy_postprocessor", "steps": steps}
@@ -171,12 +188,13 @@ def _make_relative(robot: Embodiment) -> dict[str, Any]:
     return {"enabled": bool(robot.relative), "exclude_joints": absolute, "action_names": list(robot.action_names)}
 
 
-def _normaliser(features: Mapping[str, Any], robot: Embodiment) -> dict[str, Any]:
-    return {"eps": EPSILON, "features": features, "norm_map": _modes(robot)}
+def _normaliser(features: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    return {"eps": EPSILON, "features": features, "norm_map": config["normalization_mapping"]}
 
 
-def _modes(robot: Embodiment) -> dict[str, str]:
-    return {"VISUAL": "IDENTITY", "STATE": MODES[robot.state.kind], "ACTION": MODES[robot.action.kind]}
+def _modes(network: Backbone, robot: Embodiment) -> dict[str, str]:
+    seen = "MEAN_STD" if as_foreign(network).checkpoint_statistics() else "IDENTITY"
+    return {"VISUAL": seen, "STATE": MODES[robot.state.kind], "ACTION": MODES[robot.action.kind]}
 
 
 def _step(name: str, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -194,7 +212,7 @@ def make_parent(name: str, out: Path) -> Path:
     return file
 
 
-def _make_tokenizer_setting(network: FlowBackbone, robot: Embodiment) -> dict[str, str]:
+def _make_tokenizer_setting(network: Backbone, robot: Embodiment) -> dict[str, str]:
     """Return the setting of the tokenizer's step: its name on the hub if it is known, or else the folder."""
     imported = _find_name(network.source.files.get(BEFORE, b"{}")) if network.source is not None else None
     if imported and imported != FOLDER:

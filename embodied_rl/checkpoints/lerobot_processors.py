@@ -1,7 +1,7 @@
 """Reader of lerobot's processor files: the steps around a policy. Unknown steps are refused.
 
-The steps are those that lerobot 0.4 to 0.6 writes for π0, π0.5 and SmolVLA. Here the embodiment (relative actions,
-normalisation, tokens) and the network (prompts) do their work.
+The steps are those that lerobot 0.4 to 0.6 writes for π0, π0.5, SmolVLA, ACT and Diffusion Policy. Here the embodiment
+(relative actions, normalisation, tokens) and the network (prompts, normalisation of images) do their work.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +22,8 @@ PROMPTS = {
     "smolvla": "smolvla_new_line_processor",
 }
 """lerobot's name of a policy → the step that writes its prompts."""
+WORDLESS = ("act", "diffusion")
+"""lerobot's policies that read no words."""
 
 ALIASES = {"delta_actions_processor": RELATIVE}
 """Names of older versions (0.5)."""
@@ -30,11 +32,13 @@ Steps = Mapping[str, Mapping[str, Any]]
 Rule = Callable[[Any], bool]
 
 
-def _anything(_: Any) -> bool:
+def accept(_: Any) -> bool:
+    """Return True."""
     return True
 
 
-def _one_of(*values: object) -> Rule:
+def one_of(*values: object) -> Rule:
+    """Return a rule that supports these values alone."""
     return lambda value: value in values
 
 
@@ -57,25 +61,25 @@ NORMALISATION: Mapping[str, Rule] = {
     "normalize_observation_keys": lambda value: _is_names(value) and STATE in (value or [STATE]),
 }
 RULES: Mapping[str, Mapping[str, Rule]] = {
-    "rename_observations_processor": {"rename_map": _anything},
+    "rename_observations_processor": {"rename_map": accept},
     "to_batch_processor": {},
-    "device_processor": {"device": _anything, "float_dtype": _one_of(None, "float32", "float")},
+    "device_processor": {"device": accept, "float_dtype": one_of(None, "float32", "float")},
     RELATIVE: {"enabled": _of_type(bool), "exclude_joints": _is_names, "action_names": _is_names},
     NORMALISER: NORMALISATION,
     TOKENIZER: {
         "max_length": lambda value: isinstance(value, int) and value > 0,
-        "task_key": _one_of("task"),
-        "padding_side": _one_of("right"),
-        "padding": _anything,
-        "truncation": _anything,
-        "tokenizer_name": _anything,
+        "task_key": one_of("task"),
+        "padding_side": one_of("right"),
+        "padding": accept,
+        "truncation": accept,
+        "tokenizer_name": accept,
     },
     PROMPTS["pi0"]: {},
     PROMPTS["smolvla"]: {},
     PROMPTS["pi05"]: {
-        "max_state_dim": _anything,
-        "task_key": _one_of("task"),
-        "include_state_in_prompt": _one_of(True),
+        "max_state_dim": accept,
+        "task_key": one_of("task"),
+        "include_state_in_prompt": one_of(True),
     },
     UNNORMALISER: NORMALISATION,
     ABSOLUTE: {"enabled": _of_type(bool)},
@@ -103,10 +107,11 @@ def read_processors(before: Path, after: Path, policy: str | None) -> tuple[Step
         CheckpointError: a file is damaged, has a step, a setting or an order that is not understood, or does not undo
             what the other does.
     """
-    if policy not in PROMPTS:
+    if policy not in (*PROMPTS, *WORDLESS):
         return dict(_read_steps(before)), dict(_read_steps(after))
-    prompt = PROMPTS[policy]
-    first = _read_checked_steps(before, (*BEFORE_STEPS, prompt), needed=(prompt, TOKENIZER))
+    words = (PROMPTS[policy], TOKENIZER) if policy in PROMPTS else ()
+    known = tuple(name for name in BEFORE_STEPS if name != TOKENIZER)
+    first = _read_checked_steps(before, (*known, *words), needed=words)
     second = _read_checked_steps(after, AFTER_STEPS, needed=())
     if after.is_file():
         for done, undone in ((RELATIVE, ABSOLUTE), (NORMALISER, UNNORMALISER)):

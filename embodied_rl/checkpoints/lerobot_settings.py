@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from embodied_rl.actors.learning.checkpoint import damaged_error, unsupported_error
+from embodied_rl.checkpoints import lerobot_imitation
 from embodied_rl.config.freeze import suggest_name
 
 POLICIES = ("pi0", "pi05", "smolvla")
-"""lerobot's policies that have a network here."""
+"""lerobot's policies that have a network here; those that are only cloned are in `lerobot_imitation`."""
 
 IMAGES = "observation.images."
 
@@ -90,8 +91,9 @@ def check_settings(config: Mapping[str, Any], file: Path) -> None:
     modes = config.get("normalization_mapping", {})
     if not isinstance(modes, Mapping) or not all(isinstance(mode, str) for mode in modes.values()):
         raise damaged_error(f"{file}: normalization_mapping should map kinds of features to modes.")
-    if config.get("type") in POLICIES:
-        _check_supported(config, file)
+    if config.get("type") in (*POLICIES, *lerobot_imitation.RULES):
+        check = _check_supported if config["type"] in POLICIES else lerobot_imitation.check_keys
+        check(config, file)
         for name, entry in config.get("input_features", {}).items():
             if entry.get("type") == "VISUAL" and not name.startswith(IMAGES):
                 raise unsupported_error(

@@ -9,7 +9,7 @@ from embodied_rl.checkpoints import foreign
 from embodied_rl.config import plugins
 from embodied_rl.schema.config_file import read_config
 
-SUPPORTED = "lerobot's pi0, pi05 and smolvla, and openpi's π0 and π0.5"
+SUPPORTED = "lerobot's pi0, pi05, smolvla, act and diffusion, and openpi's π0 and π0.5"
 
 OPENPI = "paligemma_with_expert."
 """Prefix of the names of tensors of π0 and π0.5 in openpi."""
@@ -35,8 +35,6 @@ SMOLVLA = "vlm_with_expert."
 
 
 LEROBOT = {
-    "act": "ACT",
-    "diffusion": "Diffusion Policy",
     "groot": "GR00T",
     "multi_task_dit": "Multitask DiT",
     "pi0_fast": "π0-FAST",

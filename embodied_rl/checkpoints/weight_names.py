@@ -20,11 +20,11 @@ from embodied_rl.actors.learning.checkpoint import CheckpointError, damaged_erro
 from embodied_rl.checkpoints.foreign import FoundCheckpoint, write_prefix_length
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.foreign_checkpoint import ForeignCheckpoint
-from embodied_rl.interfaces.policy import FlowBackbone
+from embodied_rl.interfaces.policy import Backbone, FlowBackbone
 from embodied_rl.interfaces.sim import Unavailable
 from embodied_rl.system.untrusted_files import check_name, shorten
 
-PREFIX = "model."
+PREFIX = ForeignCheckpoint.CHECKPOINT_OUTERMOST
 BEFORE_PROCESSORS = ("normalize_inputs.", "normalize_targets.", "unnormalize_outputs.")
 SHOWN = 6
 
@@ -133,20 +133,20 @@ def explain_sizes(path: Path) -> Iterator[None]:
         raise damaged_error(f"{path} holds sizes of which no network can be built: {shorten(error)}.") from error
 
 
-def as_foreign(network: FlowBackbone) -> ForeignCheckpoint:
+def as_foreign(network: Backbone) -> ForeignCheckpoint:
     """Return the network, typed as `ForeignCheckpoint`; assert that it is one."""
     assert isinstance(network, ForeignCheckpoint), "only such networks are attached to other projects' checkpoints"
     return network
 
 
-def strip_outermost(name: str) -> str:
+def strip_outermost(name: str, outermost: str = PREFIX) -> str:
     """Return their name without the outermost module, which only some versions write."""
-    return name.removeprefix(PREFIX)
+    return name.removeprefix(outermost)
 
 
 def to_our_name(cls: type[ForeignCheckpoint], name: str) -> str:
     """Return our name for a tensor from their name."""
-    plain = strip_outermost(name)
+    plain = strip_outermost(name, cls.CHECKPOINT_OUTERMOST)
     plain = cls.CHECKPOINT_COPIES.get(plain, plain)
     for mine, theirs in cls.CHECKPOINT_NAMES.items():
         for start in theirs:
@@ -202,7 +202,11 @@ def match_tensors(
     own = network.state_dict()
     names = {name: to_our_name(cls, name) for name in found.tensors}
     unread = re.compile("|".join(cls.CHECKPOINT_UNREAD) or r"(?!)")
-    carried = [name for name, mine in names.items() if mine not in own and unread.match(strip_outermost(name))]
+    carried = [
+        name
+        for name, mine in names.items()
+        if mine not in own and unread.match(strip_outermost(name, cls.CHECKPOINT_OUTERMOST))
+    ]
     extra = [name for name, mine in names.items() if mine not in own and name not in carried]
     missing = [to_their_name(cls, mine) for mine in own if mine not in names.values()]
     _check_complete(found, missing, extra)
@@ -314,7 +318,7 @@ def name_tensors(network: FlowBackbone, form: str) -> dict[str, Tensor]:
     if form == "openpi":  # safetensors keeps the first name of a weight that has two
         firsts = as_foreign(network).CHECKPOINT_COPIES.values()
         return separate_tensors({name: value for name, value in plain.items() if name not in firsts})
-    return separate_tensors({PREFIX + name: value for name, value in plain.items()})
+    return separate_tensors({cls.CHECKPOINT_OUTERMOST + name: value for name, value in plain.items()})
 
 
 def make_header(network: FlowBackbone, tensors: Mapping[str, Tensor], form: str) -> dict[str, str]:

@@ -12,6 +12,7 @@ from embodied_rl.actors.embodiment import Normalisation
 from embodied_rl.assembly import build, networks
 from embodied_rl.checkpoints import detection, weight_names
 from embodied_rl.checkpoints.foreign import FoundCheckpoint, read_prefix_length
+from embodied_rl.checkpoints.lerobot_processors import WORDLESS
 from embodied_rl.checkpoints.policy_file import PolicyMetadata, read_metadata
 from embodied_rl.config import assets, plugins
 from embodied_rl.config.freeze import thaw_config
@@ -84,7 +85,8 @@ def describe_checkpoint(found: FoundCheckpoint) -> Iterator[Row]:
     yield "executed", str(found.executed or "not stored")
     yield "prefix_trained_to", str(read_prefix_length(found.tensors.metadata, str(found.folder)))
     yield "denoise steps", str(found.denoise_steps or "not stored")
-    yield "tokenizer", "inside" if found.tokenizer else "not inside"
+    without = "none: it reads no words" if found.policy in WORDLESS else "not inside"
+    yield "tokenizer", "inside" if found.tokenizer else without
 
 
 def list_missing(found: FoundCheckpoint, tensors: bool) -> Iterator[str]:
@@ -99,7 +101,7 @@ def list_missing(found: FoundCheckpoint, tensors: bool) -> Iterator[str]:
     for name in ("state", "action"):
         if getattr(found.statistics, name) is None and not found.statistics.problem:
             yield f"statistics of the {name}; policy.statistics=<LeRobotDataset folder, or norm_stats.json>"
-    if not found.tokenizer:
+    if not found.tokenizer and found.policy not in WORDLESS:
         yield "the tokenizer; policy.tokenizer=<tokenizer.json, or its folder>"
     try:
         cls = plugins.find_plugin("policies", str(found.policy))
@@ -108,8 +110,9 @@ def list_missing(found: FoundCheckpoint, tensors: bool) -> Iterator[str]:
             return
         dimensions = {"action_dim": options.action_dim, "state_dim": options.state_dim}
         network = weight_names.build_empty(
-            lambda: cls(options, **dimensions, cameras=("any",), image_size=(64, 64), vocabulary_size=1,
-                        token_length=options.token_length)
+            lambda: cls(options, **dimensions, cameras=found.cameras or ("any",), vocabulary_size=1,
+                        image_size=getattr(options, "image_size", None) or (64, 64),
+                        token_length=getattr(options, "token_length", 1))
         )  # fmt: skip
         weight_names.fit_checkpoint(cls, found, network)
     except ValueError as error:

@@ -5,11 +5,12 @@ from typing import Any, ClassVar
 
 
 class ForeignCheckpoint:
-    """A mixin for a `FlowBackbone` with weights that other projects publish, too.
+    """A mixin for a `Backbone` with weights that other projects publish, too.
 
     Attributes:
         CHECKPOINT_NAMES: prefix of our parameter names → prefixes in their checkpoints; the first is used for writing.
-            A leading "model." is not part of them.
+            The outermost module's name is not part of them.
+        CHECKPOINT_OUTERMOST: name of the outermost module, with a dot, which their names may begin with.
         CHECKPOINT_COPIES: their name of a second copy of a weight → their name of the first copy.
         CHECKPOINT_UNREAD: patterns of their names for tensors that this network never reads but keeps for export.
         LEROBOT_PROMPT: lerobot's name of the processor step that writes the prompts.
@@ -18,6 +19,7 @@ class ForeignCheckpoint:
     """
 
     CHECKPOINT_NAMES: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    CHECKPOINT_OUTERMOST: ClassVar[str] = "model."
     CHECKPOINT_COPIES: ClassVar[Mapping[str, str]] = {}
     CHECKPOINT_UNREAD: ClassVar[tuple[str, ...]] = ()
     LEROBOT_PROMPT: ClassVar[str] = ""
@@ -42,6 +44,10 @@ class ForeignCheckpoint:
 
     def unread_shapes(self) -> Mapping[str, tuple[int, ...]]:
         """Return name → shape of tensors that other projects' loaders require although no forward pass uses them."""
+        return {}
+
+    def checkpoint_statistics(self) -> dict[str, tuple[tuple[float, ...], tuple[float, ...]]]:
+        """Return camera → means and deviations of red, green and blue, for networks that normalise images by them."""
         return {}
 
     def checkpoint_config(self, form: str, steps: int) -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """The interface of policies. The author of a flow policy writes `encode` and `velocity`, that of a token policy
-`encode` and `action_logits`; the rest has defaults.
+`encode` and `action_logits`, that of a policy that is only cloned `encode`, `predict` and `imitation_loss`; the rest
+has defaults.
+
 Shapes: `n` rows of a batch, `H` predicted actions of a chunk, `Hx` ≤ H executed ones, `D` action dimensions of the
 model, `A` ≤ D of the simulator, `S` state dimensions, `L` instruction tokens, `F` width of the features.
 """
@@ -37,6 +39,7 @@ class PolicyInput:
         tokens: int64 [n, L] prompt tokens, 0 where padded.
         features: earlier result of `FlowBackbone.perceive`, if perception is frozen; replaces `images`.
         prefix: earlier result of `FlowBackbone.encode_prefix`, if it is frozen; replaces `images` and `features`.
+        earlier: inputs of the control steps before, oldest first, for policies with several `observations`.
     """
 
     images: dict[str, Tensor]
@@ -44,6 +47,7 @@ class PolicyInput:
     tokens: Tensor
     features: dict[str, Tensor] | None = None
     prefix: dict[str, Tensor] | None = None
+    earlier: tuple["PolicyInput", ...] = ()
 
     def __len__(self) -> int:
         return len(self.state)
@@ -56,7 +60,8 @@ class PolicyInput:
 
         features, prefix = (None if part is None else moved(part) for part in (self.features, self.prefix))
         state, tokens = copy_to(self.state, device), copy_to(self.tokens, device)
-        return PolicyInput(moved(self.images), state, tokens, features, prefix)
+        earlier = tuple(each.to(device) for each in self.earlier)
+        return PolicyInput(moved(self.images), state, tokens, features, prefix, earlier)
 
 
 @dataclass
@@ -138,6 +143,7 @@ class Backbone(nn.Module):
             name of the parameter that has one row for each; no other parameter depends on them.
         PROMPT_WORDS: the words of a prompt besides those of its instruction, for networks with new weights; None if
             instructions are read word by word, without a tokenizer.
+        READS_INSTRUCTIONS: whether it reads the instruction; a policy of one task may not.
         WORD_ROWS: names of the parameters with one row for each word of the vocabulary, and for each position of an
             instruction, to which rows can be added for further words; None if there are none. No other parameter
             depends on these sizes. Positions without a word change no result.
@@ -148,6 +154,7 @@ class Backbone(nn.Module):
     STATISTICS: ClassVar[str] = "mean_std"
     GROWS: ClassVar[Mapping[str, str]] = MappingProxyType({})
     PROMPT_WORDS: ClassVar[tuple[str, ...] | None] = None
+    READS_INSTRUCTIONS: ClassVar[bool] = True
     WORD_ROWS: ClassVar[tuple[str, str] | None] = None
 
     spec: PolicySpec
@@ -239,6 +246,39 @@ class TokenBackbone(Backbone):
     def action_logits(self, context: Context) -> tuple[Tensor, Tensor]:
         """Compute logits [n, H, D, N] of all entries at once (parallel decoding, arXiv:2502.19645), and the features
         [n, H, F] they are made of.
+        """
+        raise NotImplementedError
+
+
+class ImitationBackbone(Backbone):
+    """A policy that is only cloned: it returns actions, and no probability of them, so that no policy gradient exists.
+
+    Attributes:
+        observations: control steps whose observations it reads, the current one and those before it, which are the
+            `earlier` of its inputs. Where fewer are given, as at an episode's begin, the oldest counts for the others.
+            The chunks it is cloned from begin so much earlier, too.
+        noise_shape: shape of the standard normal noise of one row that `predict` takes; () for none.
+    """
+
+    KIND: ClassVar[str] = "imitation"
+    READS_INSTRUCTIONS: ClassVar[bool] = False
+    observations: int = 1
+    noise_shape: tuple[int, ...] = ()
+
+    def prompts(self, instructions: Sequence[str], state: Tensor) -> Sequence[str]:
+        """Return empty texts: instructions are not read."""
+        return [""] * len(instructions) if not self.READS_INSTRUCTIONS else instructions
+
+    def predict(self, context: Context, noise: Tensor | None) -> Tensor:
+        """Predict chunks float32 [n, H, D] from noise float32 [n, *noise_shape]; None without any."""
+        raise NotImplementedError
+
+    def imitation_loss(
+        self, inputs: PolicyInput, actions: Tensor, generator: torch.Generator, padding: Tensor | None = None
+    ) -> Tensor:
+        """Compute the loss of cloning actions float32 [n, observations - 1 + H, D] in the model's units, a scalar.
+
+        Actions where `padding`, bool [n, observations - 1 + H], is set only repeat a neighbour.
         """
         raise NotImplementedError
 
@@ -359,6 +399,8 @@ class Actor(nn.Module):
             what was committed. 0: nothing is committed. To be set before a rollout, where traces are allocated; `infer`
             does not depend on it.
         prefix_trained_to: the most committed actions that the policy is trained to continue.
+        observations: control steps whose observations `infer` needs; see `ImitationBackbone`. Where it is above 1,
+            `infer` takes the observations of the control steps before as `earlier`, a tuple, oldest first.
     """
 
     version: int = 0
@@ -368,6 +410,7 @@ class Actor(nn.Module):
     critic_reads: str | None = None
     delay: int = 0
     prefix_trained_to: int = 0
+    observations: int = 1
 
     @property
     def network(self) -> Any:

@@ -21,8 +21,15 @@ class AblatedPolicy:
     policy: DeployedPolicy
     alter: Callable[[Observation, NoiseKeys], Observation]
 
+    @property
+    def observations(self) -> int:
+        """Return how many observations the policy reads; see `Actor.observations`."""
+        return getattr(self.policy, "observations", 1)
+
     def infer(self, observation: Observation, keys: NoiseKeys, *continued: Any, **options: Any) -> np.ndarray:
-        """Return chunks for the altered observation; see `DeployedPolicy`."""
+        """Return chunks for the altered observation, and altered earlier ones; see `DeployedPolicy`."""
+        if "earlier" in options:
+            options["earlier"] = tuple(self.alter(each, keys) for each in options["earlier"])
         return self.policy.infer(self.alter(observation, keys), keys, *continued, **options)
 
 

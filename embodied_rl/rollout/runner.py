@@ -18,6 +18,7 @@ from typing import cast
 import numpy as np
 import torch
 
+from embodied_rl.actors.imitation import check_history
 from embodied_rl.deployment.execution.messages import ChunkRequest, RobotCommand
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import DeployedPolicy, NoiseKeys
@@ -38,6 +39,8 @@ class RunningEpisode:
         pending: float32 [≤ h, A], chosen actions that have not been handed to the simulator yet.
         delayed: its executor, under an inference delay.
         commands: the last commands, one for each control step until the next decision, under an inference delay.
+        earlier: the observations of the last control steps before the current one, of one row each, oldest first; as
+            many as the policy reads.
     """
 
     row: int
@@ -47,6 +50,7 @@ class RunningEpisode:
     pending: Array | None = None
     delayed: DelayedEpisode | None = None
     commands: Sequence[RobotCommand] = ()
+    earlier: tuple[Observation, ...] = ()
 
 
 class Observer:
@@ -71,7 +75,8 @@ class EpisodeRunner:
     """Runs episodes with a policy, without exploration.
 
     Attributes:
-        policy: never receives privileged state.
+        policy: never receives privileged state. One that reads several observations (`Actor.observations`) gets those
+            of the last control steps; the simulator then shows these, too, so that it executes a chunk in parts.
         spec: of the simulators.
         seed: of the policy's noise, with an episode's index and the decision's number.
         executed: number of actions of a chunk to execute; None executes all that the policy returns.
@@ -92,6 +97,11 @@ class EpisodeRunner:
     longest: int | None = None
     batch: int | None = None
     delay: Delay | None = None
+
+    def __post_init__(self) -> None:
+        """Raise `UserError` if a policy that reads several observations is to act under a delay."""
+        if self.delay is not None:
+            check_history(self.policy, "a policy under an inference delay")
 
     @torch.no_grad()
     def run(
@@ -135,10 +145,24 @@ class EpisodeRunner:
         shown = shown if len(rows) == len(running) else shown.select(rows)
         if self.delay is not None:
             return self._decide_under_delay(self.delay, shown, keys, running, rows)
-        actions = self.policy.infer(shown, keys)[: len(running), : self.executed]
+        options = {"earlier": self._look_back(shown, running, rows)} if self.remembered else {}
+        actions = self.policy.infer(shown, keys, **options)[: len(running), : self.executed]
         self._check(actions, running, "The policy chose", "Its checkpoint is of no use")
         for each, chunk in zip(running, actions, strict=True):
             each.pending, each.decisions = chunk, each.decisions + 1
+
+    @property
+    def remembered(self) -> int:
+        """Return how many earlier observations the policy reads."""
+        return getattr(self.policy, "observations", 1) - 1
+
+    def _look_back(
+        self, shown: Observation, running: Sequence[RunningEpisode], rows: Sequence[int]
+    ) -> tuple[Observation, ...]:
+        """Return the earlier observations of all rows, oldest first; where an episode has fewer, its oldest is used."""
+        seen = [[*running[row].earlier, shown.select([place])] for place, row in enumerate(rows)]
+        full = [[each[0]] * (self.remembered + 1 - len(each)) + each for each in seen]
+        return tuple(Observation.concatenate([each[step] for each in full]) for step in range(self.remembered))
 
     def _decide_under_delay(
         self, delay: Delay, shown: Observation, keys: NoiseKeys, running: Sequence[RunningEpisode], rows: Sequence[int]
@@ -217,6 +241,9 @@ class _Slice:
         running = self._active()
         for each in running:
             each.steps += int(result.steps[each.row])
+            if kept := self._runner.remembered:
+                shown = self._observation.without_privileged().select([each.row])
+                each.earlier = (*each.earlier, shown)[-kept:]
         self._observer.on_step(running, self._observation, result)
         over, longest = result.terminated | result.truncated, self._runner.longest
         ended = [each for each in running if over[each.row] or (longest is not None and each.steps >= longest)]
@@ -232,7 +259,7 @@ class _Slice:
         if deciding := [each for each in running if each.pending is None]:
             self._runner.decide(self._observation.select([each.row for each in deciding]), deciding)
         chunks = [each.pending for each in running if each.pending is not None]
-        size = 1 if self._runner.stepwise else len(chunks[0])
+        size = 1 if self._runner.stepwise else max(min(map(len, chunks)) - self._runner.remembered, 1)
         actions = np.zeros((len(self._running), size, chunks[0].shape[1]), np.float32)
         for each, chunk in zip(running, chunks, strict=True):
             actions[each.row] = chunk[:size]

@@ -16,7 +16,9 @@ from embodied_rl.schema import PolicyNode, SftConfig, SimNode
 
 
 def make_next_command(config: SftConfig, spec: SimulatorSpec, folder: Path) -> str:
-    """Return the line to type that trains a cloned policy further in its simulator."""
+    """Return the line to type that trains a cloned policy further, or evaluates one that nothing trains further."""
+    if plugins.find_plugin("policies", config.policy.name).KIND == "imitation":
+        return shlex.join(["embodied-rl", "eval", f"policy={folder}"])
     words = [*choose_sim(config.sim), *choose_policy(config.policy), f"policy.checkpoint={folder}"]
     if not spec.privileged_names:
         words.append("policy.critic=prefix")

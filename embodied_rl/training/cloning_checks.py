@@ -9,7 +9,7 @@ from embodied_rl.assembly import build
 from embodied_rl.assembly.build import check_start_noise, outline_backbone
 from embodied_rl.assembly.networks import check_guidance
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.policy import Backbone, FlowBackbone, TokenBackbone
+from embodied_rl.interfaces.policy import Backbone, FlowBackbone, ImitationBackbone
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.schema import SftConfig
@@ -150,13 +150,21 @@ def check_memory(config: SftConfig, options: SFTConfig, spec: SimulatorSpec, hel
 def check_prefix(config: SftConfig, options: SFTConfig, network: Backbone) -> None:
     """Check that the network is a flow where prefixes or several draws are asked for, and that a prefix fits a chunk.
 
+    Also check that a policy that reads several observations is cloned from a dataset, which holds them.
+
     Raises:
         UserError: it is not, or it does not.
     """
-    if isinstance(network, TokenBackbone) and (options.prefix or options.draws > 1):
+    if not isinstance(network, FlowBackbone) and (options.prefix or options.draws > 1):
         key = f"algo.prefix={options.prefix}" if options.prefix else f"algo.draws={options.draws}"
-        message = f"{key} is for flows, and policy={config.policy.name} chooses tokens. Leave it out."
+        message = f"{key} is for flows, and policy={config.policy.name} is none. Leave it out."
         raise UserError(message, code="prefix-not-supported" if options.prefix else "key-unused")
+    if config.dataset is None and isinstance(network, ImitationBackbone) and network.observations > 1:
+        raise UserError(
+            f"policy={config.policy.name} reads the observations of {network.observations} control steps, which only a "
+            "dataset holds: embodied-rl collect policy=expert format=lerobot, then dataset=<folder>.",
+            code="policy-needs-history",
+        )
     if options.prefix >= (horizon := network.spec.horizon):
         raise UserError(
             f"algo.prefix={options.prefix}: a chunk of this policy has {horizon} actions, and some must be left to "

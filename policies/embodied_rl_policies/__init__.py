@@ -1,6 +1,8 @@
-"""Built-in trainable flow policies. The entry point exports `POLICIES`: name → "module:Class"."""
+"""Built-in policies. The entry point exports `POLICIES`: name → "module:Class"."""
 
 POLICIES = {
+    "act": "embodied_rl_policies.imitation.act:ACT",
+    "diffusion": "embodied_rl_policies.imitation.diffusion:Diffusion",
     "pocket": "embodied_rl_policies.pocket:Pocket",
     "pocket_tokens": "embodied_rl_policies.pocket_tokens:PocketTokens",
     "pi0": "embodied_rl_policies.pi.pi0:Pi0",

@@ -72,7 +72,7 @@ def test_pickled_weights_of_another_network(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("kind", "name"), [
-    ("act", "ACT"), ("diffusion", "Diffusion Policy"), ("groot", "GR00T"), ("xvla", "X-VLA"), ("wall_x", "Wall-X"),
+    ("groot", "GR00T"), ("xvla", "X-VLA"), ("wall_x", "Wall-X"),
     ("pi0_fast", "π0-FAST"), ("new_one", "'new_one'"),
 ])  # fmt: skip
 def test_lerobots_other_policies(tmp_path: Path, kind: str, name: str) -> None:

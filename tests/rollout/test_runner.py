@@ -5,7 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from embodied_rl.interfaces.sim import Array, Episode, Observation, StepResult
+from embodied_rl.deployment.execution.executor import Hold
+from embodied_rl.interfaces.policy import NoiseKeys
+from embodied_rl.interfaces.sim import Array, Episode, Observation, SimulatorSpec, StepResult
+from embodied_rl.rollout.delay import Delay
 from embodied_rl.rollout.runner import EpisodeRunner, Observer, RunningEpisode, split_into_batches
 from embodied_rl.runtime.processes.handle import WorkerDied
 from embodied_rl.runtime.processes.local import InlineHandle
@@ -113,3 +116,45 @@ def test_observers_hear_again_of_episodes_that_a_dead_worker_loses() -> None:
 def test_batches_hold_every_episode_in_order() -> None:
     assert [len(batch) for batch in split_into_batches(episodes(7), 3)] == [3, 3, 1]
     assert [each for batch in split_into_batches(episodes(7), 3) for each in batch] == episodes(7)
+
+
+class Remembering:
+    """A fake actor that reads three observations: it keeps the earlier states that it was given."""
+
+    observations = 3
+
+    def __init__(self, spec: SimulatorSpec) -> None:
+        self.actor, self.given = RowwiseFakeActor(spec, EXECUTED, seed=5), dict[tuple[int, int], list[Array]]()
+        self.actor.weight.data *= 20
+
+    def infer(self, observation: Observation, keys: NoiseKeys, earlier: Sequence[Observation] = ()) -> Array:
+        for row, key in enumerate(zip(keys.episode.tolist(), keys.decision.tolist(), strict=True)):
+            self.given[key] = [each.state[row] for each in earlier]
+        return self.actor.infer(observation, keys)
+
+
+@pytest.mark.parametrize(("stepwise", "batch"), [(False, None), (False, 4), (True, None)])
+def test_a_policy_gets_the_observations_of_the_last_control_steps(stepwise: bool, batch: int | None) -> None:
+    """Of its own episode alone, and the first one in place of those before it; its chunks are executed as usual."""
+    plain, seen, made = run(episodes(8), [handle()], stepwise=True), Diary(), handle()
+    policy = Remembering(made.spec)
+    EpisodeRunner(policy, made.spec, 7, stepwise=stepwise, batch=batch).run([made], 3, episodes(8), seen)
+    assert len({len(taken) for taken in seen.actions.values()}) > 1, "episodes of one length would prove little"
+    for index, taken in actions(plain).items():
+        np.testing.assert_array_equal(actions(seen)[index], taken)
+        states = plain.states[index]
+        for decision, step in enumerate(range(0, len(taken), EXECUTED)):
+            expected = [states[max(step - back, 0)] for back in (2, 1)]
+            np.testing.assert_array_equal(policy.given[index, decision], expected)
+    assert stepwise or len(seen.states[10]) < len(plain.states[10])
+
+
+def test_a_policy_that_reads_several_observations_takes_no_delay() -> None:
+    spec = handle().spec
+    with pytest.raises(ValueError, match="reads the observations of 3 control steps"):
+        EpisodeRunner(
+            Remembering(spec),
+            spec,
+            7,
+            delay=Delay(1, "naive", 2, EXECUTED, Hold(np.zeros(2, np.float32), np.zeros(2, bool))),
+        )

@@ -22,7 +22,7 @@ from torch import Tensor
 from embodied_rl.config.freeze import at_least
 from embodied_rl.interfaces.algorithm import Needs
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.policy import Backbone, FlowBackbone, PolicyInput, TokenBackbone
+from embodied_rl.interfaces.policy import Backbone, FlowBackbone, ImitationBackbone, PolicyInput, TokenBackbone
 from embodied_rl.interfaces.trust import Text
 
 ROWS_AT_ONCE = 512
@@ -188,13 +188,17 @@ def cloning_loss(
     prefix: ExecutedPrefix | None = None,
     weight: Tensor | None = None,
 ) -> Tensor:
-    """Compute the loss of a network's kind: conditional flow matching, or the cross-entropy of action tokens.
+    """Compute the loss of a network's kind: conditional flow matching, the cross-entropy of action tokens, or its own.
 
-    For the arguments see `conditional_flow_matching_loss`; tokens have no `prefix`, and `draws` change nothing.
+    For the arguments see `conditional_flow_matching_loss`; other kinds have no `prefix`, and `draws` change nothing. A
+    policy that is only cloned takes no `weight`.
     """
     if isinstance(backbone, FlowBackbone):
         return conditional_flow_matching_loss(backbone, inputs, actions, generator, padding, draws, prefix, weight)
-    assert isinstance(backbone, TokenBackbone) and prefix is None, "checked before: check_prefix"
+    assert prefix is None, "checked before: check_prefix"
+    if isinstance(backbone, ImitationBackbone):
+        return backbone.imitation_loss(inputs, actions, generator, padding)
+    assert isinstance(backbone, TokenBackbone)
     logits, _ = backbone.action_logits(backbone.encode(inputs))
     error = F.cross_entropy(logits.float().movedim(-1, 1), backbone.find_bins(actions), reduction="none")
     if weight is not None:
@@ -316,9 +320,9 @@ def perceive_once(backbone: Backbone, inputs: PolicyInput) -> PolicyInput:
 def select_rows(inputs: PolicyInput, rows: Tensor) -> PolicyInput:
     """Return the given rows of the inputs."""
     features = None if inputs.features is None else {name: value[rows] for name, value in inputs.features.items()}
-    return PolicyInput(
-        {name: value[rows] for name, value in inputs.images.items()}, inputs.state[rows], inputs.tokens[rows], features
-    )
+    images, earlier = inputs.images.items(), tuple(select_rows(each, rows) for each in inputs.earlier)
+    images = {name: value[rows] for name, value in images}
+    return PolicyInput(images, inputs.state[rows], inputs.tokens[rows], features, earlier=earlier)
 
 
 def _perceive(backbone: Backbone, inputs: PolicyInput) -> dict[str, Tensor]:

@@ -20,7 +20,7 @@ from embodied_rl.schema import SftConfig
 from embodied_rl.training.algorithms.imitation.cloning import CloningBatch, ExecutedPrefix, SFTConfig
 
 if TYPE_CHECKING:
-    from embodied_rl.datasets.lerobot.dataset_reader import LeRobotDataset
+    from embodied_rl.datasets.lerobot.dataset_reader import DatasetSamples, LeRobotDataset
 
 NAMES = {source.name.lower(): source for source in Source}
 _ABSENT = {Source.HOLD}
@@ -117,12 +117,28 @@ def stream_batches(
             )
     for samples in SampleStream(dataset, batch, horizon, Shuffle(seed=seed), kept=kept):
         seen = rename_cameras(samples.observation, names)
-        actions = embodiment.model_actions(samples.actions, seen.state, network.spec.action_dim)
+        inputs, padding, moves = embodiment.inputs(seen, network), samples.padding, samples.actions
+        if (count := getattr(network, "observations", 1)) > 1:
+            before = [read_before(dataset, samples, steps) for steps in range(count - 1, 0, -1)]
+            shown = (rename_cameras(each.observation, names) for each in before)
+            inputs.earlier = tuple(embodiment.inputs(each, network) for each in shown)
+            moves = np.concatenate([*(each.actions for each in before), moves], axis=1)
+            padding = np.concatenate([*(each.padding for each in before), padding], axis=1)
+        actions = embodiment.model_actions(moves, seen.state, network.spec.action_dim)
         given = ExecutedPrefix(actions, torch.zeros(len(actions), dtype=torch.int64), prefix) if prefix else None
-        padding = samples.padding
         if ahead is not None:
-            padding = padding | (np.arange(horizon) >= ahead[samples.row, None])
-        yield CloningBatch(embodiment.inputs(seen, network), actions, torch.from_numpy(padding), given)
+            padding[:, -horizon:] |= np.arange(horizon) >= ahead[samples.row, None]
+        yield CloningBatch(inputs, actions, torch.from_numpy(padding), given)
+
+
+def read_before(dataset: "LeRobotDataset", samples: "DatasetSamples", steps: int) -> "DatasetSamples":
+    """Read the frames, and one action each, that many control steps before those of `samples`, of the same episodes.
+
+    Where it would be, the episode's first frame is read, and its action counts as padding.
+    """
+    rows, first = samples.row - steps, dataset.starts[samples.episode]
+    found = dataset.read(np.maximum(rows, first), 1)
+    return replace(found, padding=found.padding | (rows < first)[:, None])
 
 
 def rename_cameras(observation: Observation, names: Mapping[str, str]) -> Observation:

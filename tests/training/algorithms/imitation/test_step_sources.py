@@ -106,6 +106,37 @@ def test_a_chunk_ends_where_a_step_is_left_out(dataset: LeRobotDataset, monkeypa
     assert seen == set(np.flatnonzero(chosen).tolist())
 
 
+def test_a_policy_with_history_is_cloned_from_the_steps_before(
+    dataset: LeRobotDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the same episode; its first step stands for those before it, whose actions count as padding."""
+    spec = replace(FakeSimulator.spec_of(FakeSimulator.Config()), cameras=())
+    robot = Embodiment.of_simulator(spec, executed=3, token_length=4)
+    network: Any = Pocket(SMALL, MODEL_DIM, HORIZON, (), (0, 0), robot.vocabulary_size, 4)
+    network.observations = 3
+    monkeypatch.setattr(cloning_data, "match_dataset", lambda *_: {})
+    plain = lambda seen, _: replace(seen, images={}, instruction=("go left",) * len(seen))  # noqa: E731
+    monkeypatch.setattr(cloning_data, "rename_cameras", plain)
+    states, acted = (dataset.column(name, np.arange(len(dataset))) for name in ("observation.state", "action"))
+    batches, first_steps = cloning_data.stream_batches(dataset, robot, network, 8, 0), 0
+    for _ in range(10):
+        batch = next(batches)
+        assert batch.padding is not None and len(batch.inputs.earlier) == 2
+        rows = [int(np.flatnonzero((states == state.numpy()).all(axis=1))[0]) for state in batch.inputs.state]
+        starts = dataset.starts[dataset.episode_of(rows)]
+        for place, back in enumerate((2, 1)):
+            frames = np.maximum(np.array(rows) - back, starts)
+            np.testing.assert_array_equal(batch.inputs.earlier[place].state.numpy(), states[frames])
+            expected = robot.model_actions(acted[frames][:, None], states[rows], network.spec.action_dim)[:, 0]
+            np.testing.assert_array_equal(batch.actions[:, place].numpy(), expected.numpy())
+            assert batch.padding[:, place].tolist() == (np.array(rows) - back < starts).tolist()
+        now = robot.model_actions(acted[rows][:, None], states[rows], network.spec.action_dim)[:, 0]
+        np.testing.assert_array_equal(batch.actions[:, 2].numpy(), now.numpy())
+        assert batch.actions.shape[1] == 2 + network.spec.horizon and not batch.padding[:, 2].any()
+        first_steps += int((np.array(rows) == starts).sum())
+    assert first_steps
+
+
 def write(folder: Path, features: dict[str, Feature], **values: Any) -> LeRobotDataset:
     with DatasetWriter(folder, features, 20, "robot") as writer:
         writer.add_episode(({**frame(0, number, FEATURES), **values} for number in range(4)), "go")

@@ -1,0 +1,1 @@
+"""Policies that are only cloned: ACT and Diffusion Policy."""
