@@ -67,7 +67,7 @@ def attach_network(
             code="checkpoint-of-another-policy",
         )
     options = find_network_sizes(found, cls, node.options)
-    embodiment = _make_embodiment(found, node, spec, options)
+    embodiment = _make_embodiment(found, cls, node, spec, options)
     trained_to = read_prefix_length(found.tensors.metadata, str(path))
 
     def build() -> FlowBackbone:
@@ -87,7 +87,11 @@ def attach_network(
     return network, embodiment
 
 
-def _make_embodiment(found: FoundCheckpoint, node: PolicyNode, spec: SimulatorSpec, options: Any) -> Embodiment:
+def _make_embodiment(
+    found: FoundCheckpoint, cls: type[Any], node: PolicyNode, spec: SimulatorSpec, options: Any
+) -> Embodiment:
+    if found.statistics.problem and not found.cameras:
+        raise CheckpointError(found.statistics.problem, code="statistics-missing")
     for name, count, most in (
         ("action", len(spec.action_names), options.action_dim),
         ("state", len(spec.state_names), options.state_dim),
@@ -107,9 +111,10 @@ def _make_embodiment(found: FoundCheckpoint, node: PolicyNode, spec: SimulatorSp
         tokenizer_text = foreign.read_text(source)
     if tokenizer_text or node.tokenizer is not None:
         with name_file(source):
-            tokenizer.load_tokenizer(tokenizer_text)  # to check that it can be
+            loaded = tokenizer.load_tokenizer(tokenizer_text)  # to check that it can be
+        cls.check_tokenizer(options, loaded)
     views = fitting.match_views(found, spec, node.cameras)
-    file = None if node.statistics is None or find_asset(node) else str(assets.resolve_path(node.statistics))
+    file = None if node.statistics in (None, find_asset(node)) else str(assets.resolve_path(str(node.statistics)))
     statistics = fitting.choose_statistics(found, spec, file)
     embodiment = fitting.make_embodiment(
         found, spec, views, statistics,
@@ -122,11 +127,18 @@ def _make_embodiment(found: FoundCheckpoint, node: PolicyNode, spec: SimulatorSp
             code="tokenizer-does-not-fit",
         )
     relative = embodiment.relative if node.relative is None else fitting.find_relative(spec, node.relative)
-    return replace(embodiment, gripper=node.gripper, relative=relative)
+    gripper = found.gripper if node.gripper == "same" else node.gripper
+    return replace(embodiment, gripper=gripper, relative=relative)
 
 
 def find_asset(node: PolicyNode) -> str | None:
-    """Return `policy.statistics` if it names an asset inside the checkpoint; None if it is a path or not set."""
+    """Return the name of a robot inside the checkpoint, which may have several, or None.
+
+    It is `policy.embodiment`, a key of policies with weights for several robots, or else `policy.statistics`, if that
+    is no path.
+    """
+    if isinstance(tag := node.options.get("embodiment"), str) and tag:
+        return tag
     return None if node.statistics is None or assets.resolve_path(node.statistics).exists() else node.statistics
 
 

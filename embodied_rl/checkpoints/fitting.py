@@ -97,8 +97,9 @@ def make_embodiment(
     absolute = [any(part.lower() in name.lower() for part in found.exceptions) for name in names]
     relative = tuple(-1 if absolute[entry] else entry for entry in entries) if found.relative else ()
     return replace(
-        plain, views=tuple(seen), state=known[0], action=known[1], relative=relative, tokenizer=tokenizer, vocabulary=()
-    )
+        plain, views=tuple(seen), state=known[0], action=known[1], relative=relative, tokenizer=tokenizer,
+        vocabulary=(), clipped=found.clipped,
+    )  # fmt: skip
 
 
 def find_relative(spec: SimulatorSpec, names: Sequence[str]) -> tuple[int, ...]:

@@ -39,6 +39,7 @@ class Gr00t(ForeignCheckpoint, FlowBackbone):
     CHECKPOINT_NAMES = sizes.NAMES
     CHECKPOINT_COPIES = sizes.COPIES
     CHECKPOINT_UNREAD = sizes.UNREAD
+    EXPORTS_TO_SOURCE = True
 
     config: Gr00tConfig
 
@@ -108,20 +109,9 @@ class Gr00t(ForeignCheckpoint, FlowBackbone):
                 code="tokenizer-does-not-fit",
             )
 
-    def checkpoint_config(self, form: str, steps: int) -> dict[str, Any]:
-        """Return the entries of a configuration that depend on the run.
-
-        Raises:
-            UserError: the network comes from another format, or from none.
-        """
-        if self.source is None or self.source.format != form:
-            stored = "gr00t" if self.source is None else self.source.format
-            raise UserError(
-                f"A GR00T is exported to the format it was imported from, here {stored}, not {form}. lerobot reads "
-                "NVIDIA's folders as they are: policy.base_model_path=<folder>.",
-                code="format-does-not-support-policy",
-            )
-        return {"num_inference_timesteps": steps}
+    def count_executable(self) -> int:
+        """Return how many of the first actions the robot's data had; the others are predicted, and mean nothing."""
+        return self.config.trained
 
     def perception_parameters(self) -> list[nn.Parameter]:
         """Return the parameters of the vision tower."""
