@@ -133,7 +133,7 @@ def read_preparation(settings: Mapping[str, Any], file: Path) -> dict[str, Any]:
     if fraction is not None and (type(fraction) not in (int, float) or not 0 < fraction <= 1):
         raise damaged_error(f"{file}: crop_fraction={_short(fraction)} should be a number up to 1.")
     area = settings.get("use_albumentations", False)
-    if target is None and (edge is None or not area) or cut is None and (fraction is None or not area):
+    if (target is None and (edge is None or not area)) or (cut is None and (fraction is None or not area)):
         raise damaged_error(f"{file}: image_target_size and image_crop_size are missing.")
     target, cut = target or (edge, edge), cut or target or (edge, edge)
     return {

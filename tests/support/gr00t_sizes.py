@@ -94,15 +94,17 @@ def model_config(**changes: Any) -> dict[str, Any]:
 def processor_config(**changes: Any) -> dict[str, Any]:
     """processor_config.json as Isaac-GR00T's training writes it, for two robots."""
     language = {"delta_indices": [0], "modality_keys": ["annotation.human.action.task_description"]}
-    robot = {
+    robot: dict[str, dict[str, Any]] = {
         "video": {"delta_indices": [0], "modality_keys": list(CAMERAS)},
         "state": {"delta_indices": [0], "modality_keys": list(GROUPS["state"])},
         "action": {"delta_indices": list(range(TRAINED)), "modality_keys": list(GROUPS["action"])},
         "language": language,
     }
+    absolute = {"rep": "ABSOLUTE", "type": "NON_EEF", "format": "DEFAULT", "state_key": None}
+    robot["action"]["action_configs"] = [absolute] * len(GROUPS["action"])
     missing = {"sin_cos_embedding_keys": None, "mean_std_embedding_keys": None, "action_configs": None}
     kwargs = {
-        "modality_configs": {tag: {kind: entry | missing for kind, entry in robot.items()} for tag in ROBOTS},
+        "modality_configs": {tag: {kind: missing | entry for kind, entry in robot.items()} for tag in ROBOTS},
         "image_crop_size": list(CUT),
         "image_target_size": list(TARGET),
         "random_rotation_angle": None,

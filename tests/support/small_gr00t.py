@@ -41,7 +41,9 @@ def shapes(**changes: Any) -> dict[str, tuple[int, ...]]:
     options = Gr00t.Config(**config(**changes))
     with torch.device("meta"):
         network = Gr00t(options, 4, 6, sizes.CAMERAS, sizes.PICTURE, 1, options.token_length)
-    named = {weight_names.to_their_name(Gr00t, name): tuple(value.shape) for name, value in network.state_dict().items()}
+    named = {
+        weight_names.to_their_name(Gr00t, name): tuple(value.shape) for name, value in network.state_dict().items()
+    }
     return named | {"backbone.model.model.language_model.norm.weight": (options.width,)}
 
 

@@ -129,9 +129,7 @@ class Block(nn.Module):
         self.norm3 = nn.LayerNorm(width, elementwise_affine=not adaptive)
         self.ff = FeedForward(width, hidden)
 
-    def forward(
-        self, tokens: Tensor, remembered: Tensor | None, mask: Tensor | None, time: Tensor | None
-    ) -> Tensor:
+    def forward(self, tokens: Tensor, remembered: Tensor | None, mask: Tensor | None, time: Tensor | None) -> Tensor:
         """Apply the layer to tokens [n, t, E]; without `remembered` keys and values they attend to themselves."""
         if time is None:
             normed = self.norm1(tokens)

@@ -213,7 +213,9 @@ def _check_choices(config: Gr00tConfig) -> None:
         )
     factors = [2 if form == "sin_cos" else 1 for form in config.state_forms]
     if len(factors) != len(config.state_sizes):
-        raise UserError("policy.state_sizes and policy.state_forms must have equal length.", code="policy-sizes-invalid")
+        raise UserError(
+            "policy.state_sizes and policy.state_forms must have equal length.", code="policy-sizes-invalid"
+        )
     if sum(map(int.__mul__, config.state_sizes, factors)) > config.state_dim:
         message = f"policy.state_sizes has more entries than policy.state_dim={config.state_dim}."
         raise UserError(message, code="policy-sizes-invalid")

@@ -110,9 +110,7 @@ def find_pictures(start: int, pictures: int, tokens: int, length: int, device: t
     return insert_pictures(word, torch.ones(1, pictures, tokens, 1, dtype=torch.bool, device=device), start)[0, :, 0]
 
 
-def read(
-    language: Any, embedded: Tensor, middle: Tensor, seen: Tensor, places: Tensor, config: Any
-) -> Tensor:
+def read(language: Any, embedded: Tensor, middle: Tensor, seen: Tensor, places: Tensor, config: Any) -> Tensor:
     """Apply the decoder to embedded tokens [n, T, W], each of which sees those before it; return the last layer's.
 
     Args:
