@@ -85,7 +85,7 @@ def check_model(config: Mapping[str, Any], file: Path) -> None:
     Raises:
         CheckpointError: a value is invalid or not supported, or a key is not understood; the message names it.
     """
-    _check_keys(config, MODEL_READ | MODEL_HARMLESS, MODEL_ONLY, str(file))
+    check_keys(config, MODEL_READ | MODEL_HARMLESS, MODEL_ONLY, str(file))
     for key in WHOLE & config.keys():
         if type(config[key]) is not int or config[key] < 1:
             raise damaged_error(f"{file}: {key}={_short(config[key])} should be a whole number from 1.")
@@ -95,10 +95,12 @@ def check_model(config: Mapping[str, Any], file: Path) -> None:
     transformer, mixer = config.get("diffusion_model_cfg"), config.get("vl_self_attention_cfg") or {}
     if not isinstance(transformer, dict) or not isinstance(mixer, dict):
         raise damaged_error(f"{file}: diffusion_model_cfg and vl_self_attention_cfg should be mappings.")
-    _check_keys(transformer, LAYERS_READ | LAYERS_HARMLESS, TRANSFORMER_ONLY, f"{file}: diffusion_model_cfg")
+    check_keys(transformer, LAYERS_READ | LAYERS_HARMLESS, TRANSFORMER_ONLY, f"{file}: diffusion_model_cfg")
     others = {**LAYERS_ONLY, "positional_embeddings": None}
-    _check_keys(mixer, LAYERS_READ | LAYERS_HARMLESS, others, f"{file}: vl_self_attention_cfg")
-    needed = {"diffusion_model_cfg": (transformer, TRANSFORMER_NEEDED)}
+    check_keys(mixer, LAYERS_READ | LAYERS_HARMLESS, others, f"{file}: vl_self_attention_cfg")
+    needed: dict[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
+        "diffusion_model_cfg": (transformer, TRANSFORMER_NEEDED)
+    }
     if mixer.get("num_layers", 0):
         needed["vl_self_attention_cfg"] = (mixer, TRANSFORMER_NEEDED[1:])
     for name, (entries, keys) in needed.items():
@@ -114,7 +116,7 @@ def check_processor(settings: Mapping[str, Any], file: Path) -> None:
     Raises:
         CheckpointError: see `check_model`.
     """
-    _check_keys(settings, PROCESSOR_READ | PROCESSOR_HARMLESS, PROCESSOR_ONLY, f"{file}: processor_kwargs")
+    check_keys(settings, PROCESSOR_READ | PROCESSOR_HARMLESS, PROCESSOR_ONLY, f"{file}: processor_kwargs")
     for key in SWITCHES & settings.keys():
         if type(settings[key]) is not bool:
             raise damaged_error(f"{file}: {key}={_short(settings[key])} should be true or false.")
@@ -135,7 +137,8 @@ def read_preparation(settings: Mapping[str, Any], file: Path) -> dict[str, Any]:
     area = settings.get("use_albumentations", False)
     if (target is None and (edge is None or not area)) or (cut is None and (fraction is None or not area)):
         raise damaged_error(f"{file}: image_target_size and image_crop_size are missing.")
-    target, cut = target or (edge, edge), cut or target or (edge, edge)
+    target = target or (int(edge or 1),) * 2
+    cut = cut or target
     return {
         "formal": settings.get("formalize_language", True),
         "resize": "area" if area else "bilinear",
@@ -160,7 +163,7 @@ def check_robot(entries: Mapping[str, Any], settings: Mapping[str, Any], file: P
         entry, where = entries.get(kind) if isinstance(entries, Mapping) else None, f"{file}: {kind}"
         if not isinstance(entry, Mapping):
             raise damaged_error(f"{where} should be a mapping.")
-        _check_keys(entry, ROBOT_READ, ROBOT_ONLY, where)
+        check_keys(entry, ROBOT_READ, ROBOT_ONLY, where)
         for key in ("modality_keys", "mean_std_embedding_keys", "sin_cos_embedding_keys"):
             names = entry.get(key) or []
             if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
@@ -199,18 +202,24 @@ def _read_pair(settings: Mapping[str, Any], key: str, file: Path) -> tuple[int, 
     return pair[0], pair[1]
 
 
-def _check_keys(entries: Mapping[str, Any], known: frozenset[str], only: Mapping[str, Any], where: str) -> None:
+def check_keys(entries: Mapping[str, Any], known: frozenset[str], only: Mapping[str, Any], where: str) -> None:
+    """Check that every key is known, and has a supported value; a tuple in `only` has several.
+
+    Raises:
+        CheckpointError: a key or a value is not; the message names it.
+    """
     for key, value in entries.items():
         if key not in known and key not in only:
             raise unsupported_error(
                 f"{where} has the key {key!r}, which is not understood.{suggest_name(key, sorted({*known, *only}))} "
-                f"The policy could act differently than in Isaac-GR00T. If {key} changes no action, remove it in a "
-                "copy of the file."
+                f"The policy could act differently than in its own project. If {key} changes no action, remove it in "
+                "a copy of the file."
             )
-        if key in only and value != only[key]:
+        allowed = only.get(key, value)
+        if value not in (allowed if isinstance(allowed, tuple) else (allowed,)):
             raise unsupported_error(
                 f"{where}: {key}={_short(value)} changes the policy's actions and is not supported yet, only "
-                f"{key}={_short(only[key])} is."
+                f"{key}={_short(allowed)} is."
             )
 
 

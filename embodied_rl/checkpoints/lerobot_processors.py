@@ -104,7 +104,7 @@ def read_processors(before: Path, after: Path, policy: str | None) -> tuple[Step
             what the other does.
     """
     if policy not in PROMPTS:
-        return dict(_read_steps(before)), dict(_read_steps(after))
+        return dict(read_steps(before)), dict(read_steps(after))
     prompt = PROMPTS[policy]
     first = _read_checked_steps(before, (*BEFORE_STEPS, prompt), needed=(prompt, TOKENIZER))
     second = _read_checked_steps(after, AFTER_STEPS, needed=())
@@ -124,8 +124,12 @@ def _settings(step: Mapping[str, Any]) -> Mapping[str, Any]:
     return step.get("config") or {}
 
 
-def _read_steps(file: Path) -> Sequence[tuple[str, Mapping[str, Any]]]:
-    """Return the names and entries of the steps; raise if the file is damaged."""
+def read_steps(file: Path) -> Sequence[tuple[str, Mapping[str, Any]]]:
+    """Return the names and entries of the steps; none without the file.
+
+    Raises:
+        CheckpointError: the file is damaged.
+    """
     if not file.is_file():
         return []
     listed = foreign.parse_json(file).get("steps")
@@ -139,7 +143,7 @@ def _read_steps(file: Path) -> Sequence[tuple[str, Mapping[str, Any]]]:
 
 
 def _read_checked_steps(file: Path, known: Sequence[str], needed: Sequence[str]) -> Steps:
-    listed = _read_steps(file)
+    listed = read_steps(file)
     names = [name for name, _ in listed]
     for name, step in listed:
         if name not in known or (names.count(name) > 1 and name not in REPEATABLE):

@@ -1,4 +1,4 @@
-"""`embodied-rl export`: write a policy of this library as a checkpoint of lerobot, openpi or Isaac-GR00T, or its adapters."""
+"""`embodied-rl export`: write a policy as a checkpoint of lerobot, openpi or Isaac-GR00T, or its adapters."""
 
 import json
 import os

@@ -1,9 +1,9 @@
 """The modules that π0, π0.5, SmolVLA and GR00T take from transformers. They hold the parameters; the passes are ours.
 
 From Gemma and Llama decoders we use the token embedding (Gemma's scales by √width) and parts of the layers: two norms,
-the attention projections and the feed-forward network; not their forward passes, caches and masks. Of Qwen3-VL's decoder the layers
-are called whole, and of its vision tower all parts but the attention. Transformers is
-imported when a network is built, not when only a network's sizes are read.
+the attention projections and the feed-forward network; not their forward passes, caches and masks. Of Qwen3-VL's
+decoder the layers are called whole, and of its vision tower all parts but the attention. Transformers is imported when
+a network is built, not when only a network's sizes are read.
 """
 
 from importlib import import_module

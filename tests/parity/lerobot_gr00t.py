@@ -4,8 +4,7 @@ Runs in an environment of its own, on lerobot 0.6.1's modules of the policy alon
 Python 3.12, does not load:
 
     python3.11 -m venv oracle && oracle/bin/pip install torch==2.13.0
-    oracle/bin/pip install transformers==5.23.0 safetensors einops dm-tree opencv-python-headless albumentations pillow \\
-        requests
+    oracle/bin/pip install transformers==5.23.0 safetensors einops dm-tree opencv-python-headless pillow requests
     oracle/bin/pip install --no-deps diffusers==0.42.1 importlib_metadata zipp torchvision==0.28.0
     pip download --no-deps --python-version 3.12 --only-binary=:all: lerobot==0.6.1 && unzip lerobot-*.whl -d lerobot
     oracle/bin/python lerobot_gr00t.py golden golden/gr00t_lerobot.safetensors
@@ -171,7 +170,7 @@ def act(model: Any, inputs: dict[str, Any], row: int, steps: int) -> torch.Tenso
 
 @torch.no_grad()
 def golden() -> dict[str, torch.Tensor]:
-    """Every variant's prefix and actions, the prepared pictures, prompts and states, and actions in the robot's units."""
+    """Every variant's prefix and actions; prepared pictures, prompts and states; actions in the robot's units."""
     tensors: dict[str, list[torch.Tensor]] = {}
 
     def keep(name: str, value: torch.Tensor) -> None:

@@ -41,7 +41,7 @@ def test_rows_with_other_times_do_not_disturb_each_other(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "gr00t"])
 def test_each_action_depends_on_its_own_flow_time(name: str) -> None:
-    """The velocity of the action has a slope in its own time, for every action alike; GR00T's is flat in each bucket."""
+    """The velocity of the action has a slope in its own time, for every action alike; GR00T rounds times down."""
     network, noise, t, context = prepare(name)
     own = t[:, None].repeat(1, network.spec.horizon).requires_grad_()
     velocity, _ = network.velocity(noise, own, context)

@@ -1,4 +1,4 @@
-"""One tiny GR00T N1.7, in words that both projects understand, and what it is asked. NumPy and the standard library alone.
+"""One tiny GR00T N1.7, in words that both projects understand, and what it is asked. NumPy alone, as in `recipe`.
 
 It keeps what the full size has: heads that share keys and values, deepstack layers, a grid of places that is
 interpolated, several robots, prompts of different lengths. No two sizes are equal, and pictures are not square.

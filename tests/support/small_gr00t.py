@@ -1,4 +1,4 @@
-"""A small GR00T with the recipe's weights, as a folder of NVIDIA's, and what lerobot's own made of the recipe's inputs."""
+"""A small GR00T with the recipe's weights, also as a folder, and what lerobot's own made of the recipe's inputs."""
 
 import json
 from functools import partial
@@ -23,8 +23,9 @@ from tests.support import gr00t_tokenizer, recipe
 GOLDEN_FILE = Path(__file__).parents[1] / "parity" / "golden" / "gr00t_lerobot.safetensors"
 TOLD = {
     "embodiment": sizes.TAG, "expert_heads": sizes.EXPERT["num_attention_heads"],
-    "vision_heads": sizes.VISION["num_heads"], "deepstack": sizes.VISION["deepstack_visual_indexes"],
-    "rotary_sections": sizes.SECTIONS, "least_pixels": sizes.LEAST_PIXELS, "most_pixels": sizes.MOST_PIXELS,
+    "mixer_heads": sizes.MIXER["num_attention_heads"], "vision_heads": sizes.VISION["num_heads"],
+    "deepstack": sizes.VISION["deepstack_visual_indexes"], "rotary_sections": sizes.SECTIONS,
+    "least_pixels": sizes.LEAST_PIXELS, "most_pixels": sizes.MOST_PIXELS,
 }  # fmt: skip
 """What neither tensors nor files tell of sizes that were never published."""
 CLOSE = 1e-5
@@ -95,6 +96,65 @@ def nvidia(folder: Path, *, processor: dict[str, Any] | None = None, **changes: 
     }
     for name, content in small.items():
         (folder / name).write_text(json.dumps(content, indent=2))
+    tokenizer(folder.parent)
+    return folder
+
+
+def lerobot(folder: Path, *, native: bool = True, **changes: Any) -> Path:
+    """A folder such as lerobot's training leaves behind, beside a folder `tokenizer`.
+
+    Args:
+        folder: it is made.
+        native: whether the processors have NVIDIA's groups of entries, or a dataset's statistics.
+        changes: of config.json.
+    """
+    folder.mkdir(parents=True)
+    save_file({f"_groot_model.{name}": value for name, value in weights().items()}, folder / "model.safetensors")
+    kwargs, raw = sizes.processor_config()["processor_kwargs"], sizes.statistics()[sizes.TAG]
+    robot = kwargs["modality_configs"][sizes.TAG]
+    flat = {f"{name}.{bound}": torch.cat([torch.tensor(raw[kind][group][key]) for group in sizes.GROUPS[kind]])
+            for kind, name in (("state", "observation.state"), ("action", "action"))
+            for bound, key in (("min", "q01"), ("max", "q99"))}  # fmt: skip
+    shared = {"raw_stats": raw, "modality_config": robot} if native else {"raw_stats": None, "modality_config": None}
+    pack = {"state_horizon": 1, "action_horizon": sizes.HORIZON, "valid_action_horizon": sizes.TRAINED,
+            "video_horizon": 1 if native else None, "max_state_dim": sizes.STATE_DIM,
+            "max_action_dim": sizes.ACTION_DIM, "language_key": "task", "formalize_language": True,
+            "embodiment_tag": sizes.TAG, "embodiment_mapping": sizes.ROBOTS, "normalize_min_max": True,
+            "state_dropout_prob": 0.0, "clip_outliers": True, "use_percentiles": native,
+            "video_modality_keys": list(sizes.CAMERAS) if native else None}  # fmt: skip
+    encode = {key: kwargs[key] for key in ("image_crop_size", "image_target_size", "shortest_image_edge",
+                                           "crop_fraction", "use_albumentations", "letter_box_transform")}  # fmt: skip
+    decode = {"env_action_dim": 4, "use_percentiles": True, "use_relative_action": False,
+              "action_decode_transform": "libero"}  # fmt: skip
+    unpack = {"env_action_dim": 4, "normalize_min_max": True, "clip_normalized_action": True,
+              "libero_gripper_action": False, "libero_gripper_binarize": True}  # fmt: skip
+    state, action = "policy_preprocessor_step_2_pack.safetensors", "policy_postprocessor_step_0_unpack.safetensors"
+    first = [
+        ("rename_observations_processor", {"rename_map": {}}, None), ("to_batch_processor", {}, None),
+        ("groot_n1_7_pack_inputs_v1", pack | shared, state),
+        ("groot_n1_7_vlm_encode_v1", encode | {"model_name": "nvidia/Cosmos-Reason2-2B", "device": "cuda"}, None),
+        ("device_processor", {"device": "cuda", "float_dtype": None}, None),
+    ]  # fmt: skip
+    last = ("groot_n1_7_action_decode_v1", decode | shared, None)
+    last = last if native else ("groot_action_unpack_unnormalize_v2", unpack, action)
+    for name, steps in (("pre", first), ("post", [last, ("device_processor", {"device": "cpu"}, None)])):
+        listed = [{"registry_name": step, "config": config} | ({"state_file": file} if file else {})
+                  for step, config, file in steps]  # fmt: skip
+        content = {"name": f"policy_{name}processor", "steps": listed}
+        (folder / f"policy_{name}processor.json").write_text(json.dumps(content, indent=2))
+    for file in [state] if native else [state, action]:
+        save_file(flat, folder / file)
+    feature = {"type": "VISUAL", "shape": [3, *sizes.PICTURE]}
+    config_file = {
+        "type": "groot", "n_obs_steps": 1,
+        "input_features": {f"observation.images.{name}": feature for name in sizes.CAMERAS}
+        | {"observation.state": {"type": "STATE", "shape": [6]}},
+        "output_features": {"action": {"type": "ACTION", "shape": [4]}}, "device": "cuda", "chunk_size": sizes.HORIZON,
+        "n_action_steps": 3, "max_state_dim": sizes.STATE_DIM, "max_action_dim": sizes.ACTION_DIM,
+        "base_model_path": "nvidia/GR00T-N1.7-3B", "embodiment_tag": sizes.TAG, "num_inference_timesteps": None,
+        "use_relative_actions": False, "optimizer_lr": 1e-4, "use_bf16": True, "action_decode_transform": "libero",
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config_file | changes, indent=4))
     tokenizer(folder.parent)
     return folder
 

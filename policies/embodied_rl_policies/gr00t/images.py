@@ -20,7 +20,8 @@ BITS = 11
 
 def find_size(height: int, width: int, config: Any) -> tuple[int, int]:
     """Return the (height, width) that pictures of a size have when they become patches."""
-    return tuple(prepare_pictures(torch.zeros(1, height, width, 3, dtype=torch.uint8), config).shape[2:])  # pyright: ignore[reportReturnType]
+    tall, wide = prepare_pictures(torch.zeros(1, height, width, 3, dtype=torch.uint8, device="cpu"), config).shape[2:]
+    return tall, wide
 
 
 def prepare_pictures(images: Tensor, config: Any) -> Tensor:
@@ -29,11 +30,11 @@ def prepare_pictures(images: Tensor, config: Any) -> Tensor:
     height, width = pixels.shape[2:]
     if config.letter_box and height != width:
         across, down = max(height - width, 0), max(width - height, 0)
-        pixels = F.pad(pixels, (across // 2, across - across // 2, down // 2, down - down // 2))
+        pixels = F.pad(pixels, [across // 2, across - across // 2, down // 2, down - down // 2])
     pixels = resize(pixels, _find_target(pixels, config), config.resize)
     pixels = _cut_centre(pixels, config)
     pixels = resize(pixels, _find_target(pixels, config, last=True), config.resize)
-    return resize(pixels, round_size(*pixels.shape[2:], config), "bicubic")
+    return resize(pixels, round_size(pixels.shape[2], pixels.shape[3], config), "bicubic")
 
 
 def make_patches(pixels: Tensor, patch: int, merge: int) -> Tensor:
@@ -48,7 +49,7 @@ def make_patches(pixels: Tensor, patch: int, merge: int) -> Tensor:
 
 
 def round_size(height: int, width: int, config: Any) -> tuple[int, int]:
-    """Return the nearest size in whole merged patches with `least_pixels` to `most_pixels` (Qwen2-VL's smart_resize)."""
+    """Return the nearest size in whole merged patches of `least_pixels` to `most_pixels` (as Qwen2-VL does)."""
     unit = config.patch * config.merge
     tall, wide = (round(side / unit) * unit for side in (height, width))
     if tall * wide > config.most_pixels:
@@ -76,7 +77,7 @@ def _cut_centre(pixels: Tensor, config: Any) -> Tensor:
     height, width = pixels.shape[2:]
     if config.resize == "bilinear":
         tall, wide = config.cut_height, config.cut_width
-        top, left = (int(round((size - cut) / 2)) for size, cut in ((height, tall), (width, wide)))
+        top, left = (round((size - cut) / 2) for size, cut in ((height, tall), (width, wide)))
     else:
         whole = round if config.resize == "bicubic" else int
         fraction = config.cut_fraction if 0 < config.cut_fraction < 1 else 1.0

@@ -180,15 +180,16 @@ class Gr00t(ForeignCheckpoint, FlowBackbone):
             layers attend to, and the state's token.
         """
         head, mask = self.action_head, prefix["mask"]
+        mixer: Any = getattr(head, "vl_self_attention", None)
+        blocks: Any = head.model.transformer_blocks
         tokens = head.vlln(prefix["hidden"].to(self.dtype))
-        if self.config.mixer_layers:
-            for layer in head.vl_self_attention.transformer_blocks:
-                args = (tokens, None, mask[:, None, None], None)
-                tokens = recompute_activations(layer, self.config.gradient_checkpointing, *args)
+        for layer in () if mixer is None else mixer.transformer_blocks:
+            args = (tokens, None, mask[:, None, None], None)
+            tokens = recompute_activations(layer, self.config.gradient_checkpointing, *args)
         known = head.state_encoder(sizes.encode_state(state, self.config).to(self.dtype)[:, None], self.config.robot)
         tensors = {"state": known} | self._split(mask)
         for index in range(0, self.config.expert_layers, 2):
-            tensors[f"key_value/{index}"] = head.model.transformer_blocks[index].attn1.remember(tokens)
+            tensors[f"key_value/{index}"] = blocks[index].attn1.remember(tokens)
         total = (tokens.float() * mask[..., None]).sum(dim=1) / mask.sum(dim=1, keepdim=True)
         return Context(tensors, torch.cat([total, known[:, 0].float()], dim=-1))
 

@@ -8,6 +8,7 @@ Shapes: `n` rows, `V` pictures of a row, `N` patches and `P` = N / merge² token
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -79,7 +80,7 @@ def insert_pictures(words: Tensor, pictures: Tensor, start: int) -> Tensor:
     """Put pictures [n, V, P, W] into the words [n, L, W] of prompts, the first after `start` words: [n, T, W]."""
     cuts = [0, *(start + 2 * index for index in range(pictures.shape[1])), words.shape[1]]
     parts: list[Tensor] = []
-    for index, (low, high) in enumerate(zip(cuts, cuts[1:], strict=False)):
+    for index, (low, high) in enumerate(pairwise(cuts)):
         parts += [words[:, low:high], *([pictures[:, index]] if index < pictures.shape[1] else [])]
     return torch.cat(parts, dim=1)
 
