@@ -66,6 +66,8 @@ def attach_network(
             f"{path} holds policy {found.policy!r}, not {node.name!r}: set policy={found.policy}.",
             code="checkpoint-of-another-policy",
         )
+    if found.statistics.problem and not found.cameras:  # nothing is known of the robot before one is chosen
+        raise CheckpointError(found.statistics.problem, code="embodiment-undecided")
     options = find_network_sizes(found, cls, node.options)
     embodiment = _make_embodiment(found, cls, node, spec, options)
     trained_to = read_prefix_length(found.tensors.metadata, str(path))
@@ -90,8 +92,6 @@ def attach_network(
 def _make_embodiment(
     found: FoundCheckpoint, cls: type[Any], node: PolicyNode, spec: SimulatorSpec, options: Any
 ) -> Embodiment:
-    if found.statistics.problem and not found.cameras:
-        raise CheckpointError(found.statistics.problem, code="statistics-missing")
     for name, count, most in (
         ("action", len(spec.action_names), options.action_dim),
         ("state", len(spec.state_names), options.state_dim),

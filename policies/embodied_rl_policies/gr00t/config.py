@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.trust import Text
 from embodied_rl_policies.vlm import MAX_LAYERS, Shapes, count_layers
 
 VLM, LEROBOT = "backbone.model.", "_groot_model."
@@ -108,7 +109,7 @@ class Gr00tConfig:
     """that the encoders and the decoder have weights for."""
     robot: int = 10
     """number of this robot's weights."""
-    embodiment: str = ""
+    embodiment: Text = ""
     """tag of the robot in the checkpoint; it must be given where the checkpoint has several."""
     positions: int = 1024
     """learned places of actions; 0 for none."""
@@ -318,9 +319,24 @@ def read_sizes(shapes: Shapes, config: Mapping[str, Any], given: Mapping[str, An
                 code="checkpoint-incomplete",
             )
         found[key] = list(guess) if isinstance(guess, tuple) else guess
+    prepared = config.get("gr00t", {})
+    if "robot" not in {**prepared, **given}:
+        if prepared.get("embodiment"):
+            raise UserError(
+                f"The checkpoint does not say which weights are those of {prepared['embodiment']}: its "
+                "embodiment_id.json has no number for it. Give policy.robot=<number>.",
+                code="checkpoint-incomplete",
+            )
+        found["robot"] = 0
+    if config.get("select_layer", found["layers"]) != found["layers"]:
+        raise UserError(
+            f"The checkpoint has {found['layers']} layers of its language model, and select_layer="
+            f"{config['select_layer']}; not supported.",
+            code="checkpoint-unsupported",
+        )
     found |= {ours: config[theirs] for ours, theirs in TOLD.items() if theirs in config}
     found |= {"alternate": config["use_alternate_vl_dit"]} if "use_alternate_vl_dit" in config else {}
-    return found | config.get("gr00t", {})
+    return found | prepared
 
 
 def _read_language(shapes: Shapes) -> dict[str, Any]:
