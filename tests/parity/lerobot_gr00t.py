@@ -78,7 +78,9 @@ for other in (
     "policies.groot.configuration_groot",
 ):
     stand_in(f"lerobot.{other}")
-sys.modules["lerobot.policies.groot.configuration_groot"].GROOT_ACTION_DECODE_TRANSFORM_LIBERO = "libero"
+defaults: Any = sys.modules["lerobot.policies.groot.configuration_groot"]
+defaults.GROOT_ACTION_DECODE_TRANSFORM_LIBERO = "libero"
+defaults.N1_7_DEFAULT_IMAGE_CROP_SIZE, defaults.N1_7_DEFAULT_IMAGE_TARGET_SIZE = (230, 230), (256, 256)
 stand_in("lerobot.lerobot_types", TransitionKey=SimpleNamespace(
     OBSERVATION="observation", ACTION="action", COMPLEMENTARY_DATA="complementary_data"))  # fmt: skip
 
@@ -117,6 +119,15 @@ def make_processor() -> Qwen3VLProcessor:
     )  # fmt: skip
     processor.tokenizer.padding_side = "left"
     return processor
+
+
+def prepare_as_nvidia() -> torch.Tensor:
+    """The patches of the first row's pictures by the transforms of Isaac-GR00T without albumentations."""
+    transforms: Any = import_module("torchvision.transforms.v2")
+    steps = [transforms.Resize(sizes.TARGET), transforms.CenterCrop(sizes.CUT), transforms.Resize(sizes.TARGET)]
+    pictures = [torch.from_numpy(value[0]).permute(2, 0, 1) for value in sizes.pictures().values()]
+    made = [transforms.Compose(steps)(picture) for picture in pictures]
+    return make_processor().image_processor(made, return_tensors="pt")["pixel_values"]
 
 
 def build(**changes: Any) -> Any:
@@ -180,6 +191,8 @@ def golden() -> dict[str, torch.Tensor]:
         for name, changes in sizes.PICTURES.items():
             if row == 0:
                 keep(f"pixels/{name}", prepare(row, **changes)[1]["pixel_values"][::8])
+        if row == 0:
+            keep("pixels/bilinear", prepare_as_nvidia()[::8])
         pack, inputs = prepare(row)
         keep("state", inputs["state"][0, 0])
         ids = inputs["input_ids"][0]

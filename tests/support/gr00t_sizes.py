@@ -1,7 +1,8 @@
 """One tiny GR00T N1.7, in words that both projects understand, and what it is asked. NumPy alone, as in `recipe`.
 
 It keeps what the full size has: heads that share keys and values, deepstack layers, a grid of places that is
-interpolated, several robots, prompts of different lengths. No two sizes are equal, and pictures are not square.
+interpolated, several robots, prompts of different lengths. Hardly two sizes are equal, and pictures are not square.
+The numbers of heads that a user has to give divide the full size's widths, too.
 """
 
 from typing import Any
@@ -28,7 +29,7 @@ TEXT: dict[str, Any] = {
 SECTIONS, BASE = [2, 2, 2], 5_000_000
 KEPT_LAYERS = 4
 VISION: dict[str, Any] = {
-    "hidden_size": 24, "intermediate_size": 36, "depth": 4, "num_heads": 3, "patch_size": 4, "spatial_merge_size": 2,
+    "hidden_size": 24, "intermediate_size": 36, "depth": 4, "num_heads": 2, "patch_size": 4, "spatial_merge_size": 2,
     "temporal_patch_size": 2, "out_hidden_size": TEXT["hidden_size"], "num_position_embeddings": 25,
     "deepstack_visual_indexes": [0, 2],
 }  # fmt: skip
@@ -38,7 +39,7 @@ EXPERT: dict[str, Any] = {
     "interleave_self_attention": True,
 }  # fmt: skip
 MIXER: dict[str, Any] = {
-    "positional_embeddings": None, "num_layers": 2, "num_attention_heads": 5, "attention_head_dim": 8, "dropout": 0.2,
+    "positional_embeddings": None, "num_layers": 2, "num_attention_heads": 4, "attention_head_dim": 10, "dropout": 0.2,
     "final_dropout": True,
 }  # fmt: skip
 HORIZON, TRAINED, ACTION_DIM, STATE_DIM, MOST_ROBOTS, PLACES, BUCKETS = 7, 5, 11, 13, 4, 9, 1000
