@@ -27,8 +27,8 @@ GRIPPERS = {"same": (1.0, 0.0), "inverted": (-1.0, 0.0), "zero_one": (2.0, -1.0)
 """Convention of the policy's gripper entries → (factor, offset) that turn them into the simulator's [-1, 1]."""
 
 
-UNCONDITIONED = {"condition": "", "guidance": 1.0}
-"""Entries of an embodiment without a condition, which are not stored."""
+UNCONDITIONED = {"condition": "", "guidance": 1.0, "clipped": False}
+"""Entries of an embodiment without a condition, or without a clip of its model actions, which are not stored."""
 
 
 @dataclass(frozen=True)
@@ -132,6 +132,7 @@ class Embodiment:
         condition: words that follow each instruction, such as "advantage: positive"; empty for none.
         guidance: w of the deployed velocity v_null + w (v_condition - v_null), where v_null is that of instructions
             without the condition; 1 is the plain velocity under the condition, 0 that without it.
+        clipped: whether the policy's actions are clipped to [-1, 1] before they are converted to the robot's units.
     """
 
     cameras: tuple[str, ...]
@@ -155,6 +156,7 @@ class Embodiment:
     tokenizer: str = field(default="", repr=False)
     condition: str = ""
     guidance: float = 1.0
+    clipped: bool = False
 
     def __post_init__(self) -> None:
         """Raise `UserError` if lengths differ, limits have no finite range, or a setting is unknown."""
@@ -344,6 +346,7 @@ class Embodiment:
         """
         low, high = np.array(self.action_low, np.float32), np.array(self.action_high, np.float32)
         unit = x[:, :, : len(low)].detach().float().cpu().numpy()
+        unit = unit.clip(-1, 1) if self.clipped else unit
         if self.action.kind == "limits":
             return np.clip(low + (unit + 1) * ((high - low) / 2), low, high).astype(np.float32)
         absolute = self.action.restore(unit) + self._origin(state)
@@ -360,6 +363,7 @@ class Embodiment:
             factor, offset = self._gripper_map()
             policy = (values - values.new_tensor(offset)) / values.new_tensor(factor)
             unit = self.action.normalise(policy - values.new_tensor(self._origin(state)))
+            unit = unit.clamp(-1, 1) if self.clipped else unit
         return pad(unit, (0, action_dim - len(self.action_low)))
 
     def _origin(self, state: NDArray[Any] | Tensor) -> NDArray[np.float32]:

@@ -232,9 +232,9 @@ def check_fit(backbone: Backbone, embodiment: Embodiment, freeze_perception: boo
         raise UserError(
             f"The policy has {spec.state_dim} state entries, the robot {states}.", code="policy-robot-mismatch"
         )
-    if embodiment.executed > spec.horizon:
+    if embodiment.executed > (most := backbone.count_executable()):
         raise UserError(
-            f"policy.executed={embodiment.executed} exceeds the {spec.horizon} actions of a chunk.",
+            f"policy.executed={embodiment.executed} exceeds the {most} actions of a chunk.",
             code="executed-too-long",
         )
     if (robot_dim := len(embodiment.action_names)) > spec.action_dim:

@@ -29,6 +29,7 @@ from embodied_rl.config import assets, plugins
 from embodied_rl.interfaces.algorithm import Algorithm, AlgorithmKind, Needs
 from embodied_rl.interfaces.curriculum import Curriculum
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.foreign_checkpoint import ForeignCheckpoint
 from embodied_rl.interfaces.policy import Actor, FlowBackbone
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.rollout.policy_worker import PolicyWorker, RemotePolicy
@@ -260,6 +261,8 @@ def build_embodiment(spec: SimulatorSpec, options: Any, node: PolicyNode, cls: t
             Embodiment.of_simulator(spec, options.horizon, max(TOKEN_LENGTH, spec.instruction_length)), node
         )
     made = tokenizer.make_word_tokenizer([*spec.words, *cls.PROMPT_WORDS])
+    if issubclass(cls, ForeignCheckpoint):
+        cls.check_tokenizer(options, tokenizer.load_tokenizer(made))
     return configure_embodiment(
         replace(Embodiment.of_simulator(spec, options.horizon, options.token_length), tokenizer=made), node
     )
@@ -282,7 +285,7 @@ def resolve_policy_file(text: str) -> Path:
     if (form := detection.detect_format(path)) is not None:
         raise CheckpointError(
             f"{path} is a checkpoint of {form}, attached to no simulator yet. Type: embodied-rl import "
-            f"policy=<act|diffusion|pi0|pi05|smolvla> policy.checkpoint={path} sim=<simulator> out=<file>",
+            f"policy=<act|diffusion|gr00t|pi0|pi05|smolvla> policy.checkpoint={path} sim=<simulator> out=<file>",
             code="checkpoint-not-imported",
         )
     if path.suffix == ".safetensors" and not path.is_dir():

@@ -66,8 +66,10 @@ def attach_network(
             f"{path} holds policy {found.policy!r}, not {node.name!r}: set policy={found.policy}.",
             code="checkpoint-of-another-policy",
         )
+    if found.statistics.problem and not found.cameras:  # nothing is known of the robot before one is chosen
+        raise CheckpointError(found.statistics.problem, code="embodiment-undecided")
     options = find_network_sizes(found, cls, node.options)
-    embodiment = _make_embodiment(found, node, cls, spec, options)
+    embodiment = _make_embodiment(found, cls, node, spec, options)
     trained_to = read_prefix_length(found.tensors.metadata, str(path))
 
     def build() -> FlowBackbone:
@@ -88,7 +90,7 @@ def attach_network(
 
 
 def _make_embodiment(
-    found: FoundCheckpoint, node: PolicyNode, cls: type[Any], spec: SimulatorSpec, options: Any
+    found: FoundCheckpoint, cls: type[Any], node: PolicyNode, spec: SimulatorSpec, options: Any
 ) -> Embodiment:
     for name, count, most in (
         ("action", len(spec.action_names), options.action_dim),
@@ -109,9 +111,10 @@ def _make_embodiment(
         tokenizer_text = foreign.read_text(source)
     if tokenizer_text or node.tokenizer is not None:
         with name_file(source):
-            tokenizer.load_tokenizer(tokenizer_text)  # to check that it can be
+            loaded = tokenizer.load_tokenizer(tokenizer_text)  # to check that it can be
+        cls.check_tokenizer(options, loaded)
     views = fitting.match_views(found, spec, node.cameras)
-    file = None if node.statistics is None or find_asset(node) else str(assets.resolve_path(node.statistics))
+    file = None if node.statistics in (None, find_asset(node)) else str(assets.resolve_path(str(node.statistics)))
     statistics = fitting.choose_statistics(found, spec, file)
     words = cls.READS_INSTRUCTIONS
     embodiment = fitting.make_embodiment(
@@ -126,11 +129,18 @@ def _make_embodiment(
             code="tokenizer-does-not-fit",
         )
     relative = embodiment.relative if node.relative is None else fitting.find_relative(spec, node.relative)
-    return replace(embodiment, gripper=node.gripper, relative=relative)
+    gripper = found.gripper if node.gripper == "same" else node.gripper
+    return replace(embodiment, gripper=gripper, relative=relative)
 
 
 def find_asset(node: PolicyNode) -> str | None:
-    """Return `policy.statistics` if it names an asset inside the checkpoint; None if it is a path or not set."""
+    """Return the name of a robot inside the checkpoint, which may have several, or None.
+
+    It is `policy.embodiment`, a key of policies with weights for several robots, or else `policy.statistics`, if that
+    is no path.
+    """
+    if isinstance(tag := node.options.get("embodiment"), str) and tag:
+        return tag
     return None if node.statistics is None or assets.resolve_path(node.statistics).exists() else node.statistics
 
 

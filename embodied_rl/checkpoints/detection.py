@@ -3,11 +3,11 @@
 from pathlib import Path
 
 from embodied_rl.actors.learning.checkpoint import CheckpointError
-from embodied_rl.checkpoints import lerobot, openpi
+from embodied_rl.checkpoints import gr00t, lerobot, openpi
 from embodied_rl.checkpoints.foreign import FoundCheckpoint
 from embodied_rl.runs import other_files
 
-READERS = {"lerobot": lerobot, "openpi": openpi}
+READERS = {"lerobot": lerobot, "gr00t": gr00t, "openpi": openpi}
 """In the order of detection: a folder with lerobot's configuration is lerobot's."""
 
 
@@ -21,7 +21,7 @@ def detect_format(path: Path) -> str | None:
 def read_checkpoint(path: Path, asset: str | None = None) -> FoundCheckpoint:
     """Read a checkpoint folder of another project; `detect_format` must know its format.
 
-    `asset` is the id of the robot with the statistics to use, if the checkpoint has statistics of several robots.
+    `asset` is the id of the robot to use, if the checkpoint has several robots, or statistics of several.
 
     Raises:
         CheckpointError: something is missing, damaged or ambiguous; the message gives a remedy.

@@ -96,7 +96,9 @@ def make_embodiment(
     names = found.action_names if len(found.action_names) == len(entries) else plain.action_names
     absolute = [any(part.lower() in name.lower() for part in found.exceptions) for name in names]
     relative = tuple(-1 if absolute[entry] else entry for entry in entries) if found.relative else ()
-    attached = replace(plain, views=tuple(seen), state=known[0], action=known[1], relative=relative)
+    attached = replace(
+        plain, views=tuple(seen), state=known[0], action=known[1], relative=relative, clipped=found.clipped
+    )
     return attached if tokenizer is None else replace(attached, tokenizer=tokenizer, vocabulary=())
 
 

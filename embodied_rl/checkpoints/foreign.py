@@ -93,7 +93,7 @@ class FoundStatistics:
 
 @dataclass(frozen=True)
 class FoundCheckpoint:
-    """A checkpoint of another project, of `format` "lerobot" or "openpi".
+    """A checkpoint of another project, of `format` "lerobot", "openpi" or "gr00t".
 
     Attributes:
         policy: name of the policy plug-in.
@@ -104,6 +104,8 @@ class FoundCheckpoint:
         executed, denoise_steps: number of actions of a chunk that are executed, and K; None if it does not say.
         relative: whether actions are relative to the state; exceptions: parts of the names of absolute actions.
         action_names: names of the action's entries; empty if it does not say.
+        clipped: whether its actions are clipped to [-1, 1] before they are converted to the robot's units.
+        gripper: convention of its gripper actions; see `Embodiment.gripper`.
         tokenizer: content of its tokenizer.json; empty if it has none.
         files: its small files, name → content, for a later export.
     """
@@ -120,6 +122,8 @@ class FoundCheckpoint:
     relative: bool = False
     exceptions: tuple[str, ...] = ()
     action_names: tuple[str, ...] = ()
+    clipped: bool = False
+    gripper: str = "same"
     tokenizer: str = field(default="", repr=False)
     files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
 

@@ -16,7 +16,14 @@ from safetensors.torch import load_file
 
 from embodied_rl.actors.embodiment import Normalisation
 from embodied_rl.actors.learning.checkpoint import CheckpointError, damaged_error, unsupported_error
-from embodied_rl.checkpoints import foreign, lerobot_imitation, lerobot_processors, lerobot_settings, unsupported
+from embodied_rl.checkpoints import (
+    foreign,
+    gr00t_lerobot,
+    lerobot_imitation,
+    lerobot_processors,
+    lerobot_settings,
+    unsupported,
+)
 from embodied_rl.checkpoints.foreign import FoundCheckpoint, FoundStatistics
 from embodied_rl.checkpoints.lerobot_processors import NORMALISER, TOKENIZER
 from embodied_rl.system.untrusted_files import shorten
@@ -40,16 +47,18 @@ def recognise_folder(folder: Path) -> bool:
 
 
 def read_folder(folder: Path, asset: str | None = None) -> FoundCheckpoint:
-    """Read a lerobot policy folder; its format holds one embodiment, so `asset` must be None.
+    """Read a lerobot policy folder; its format holds one embodiment, so `asset` must be None, or a GR00T's.
 
     Raises:
         CheckpointError: a file is missing or damaged, the kind of statistics is unknown, or an asset was given.
     """
-    if asset is not None:
-        raise CheckpointError(f"policy.statistics={asset}: there is no such file or folder.", code="statistics-missing")
     config = foreign.parse_json(folder / CONFIG)
     unsupported.check_lerobot(folder, config.get("type"))
     lerobot_settings.check_settings(config, folder / CONFIG)
+    if config.get("type") == "groot":
+        return gr00t_lerobot.read_folder(folder, config, folder / BEFORE, folder / AFTER, asset)
+    if asset is not None:
+        raise CheckpointError(f"policy.statistics={asset}: there is no such file or folder.", code="statistics-missing")
     policy = str(config["type"]) if "type" in config else None
     before, after = lerobot_processors.read_processors(folder / BEFORE, folder / AFTER, policy)
     relative = _settings(before, lerobot_processors.RELATIVE)

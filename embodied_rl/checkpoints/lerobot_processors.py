@@ -108,7 +108,7 @@ def read_processors(before: Path, after: Path, policy: str | None) -> tuple[Step
             what the other does.
     """
     if policy not in (*PROMPTS, *WORDLESS):
-        return dict(_read_steps(before)), dict(_read_steps(after))
+        return dict(read_steps(before)), dict(read_steps(after))
     words = (PROMPTS[policy], TOKENIZER) if policy in PROMPTS else ()
     known = tuple(name for name in BEFORE_STEPS if name != TOKENIZER)
     first = _read_checked_steps(before, (*known, *words), needed=words)
@@ -129,8 +129,12 @@ def _settings(step: Mapping[str, Any]) -> Mapping[str, Any]:
     return step.get("config") or {}
 
 
-def _read_steps(file: Path) -> Sequence[tuple[str, Mapping[str, Any]]]:
-    """Return the names and entries of the steps; raise if the file is damaged."""
+def read_steps(file: Path) -> Sequence[tuple[str, Mapping[str, Any]]]:
+    """Return the names and entries of the steps; none without the file.
+
+    Raises:
+        CheckpointError: the file is damaged.
+    """
     if not file.is_file():
         return []
     listed = foreign.parse_json(file).get("steps")
@@ -144,7 +148,7 @@ def _read_steps(file: Path) -> Sequence[tuple[str, Mapping[str, Any]]]:
 
 
 def _read_checked_steps(file: Path, known: Sequence[str], needed: Sequence[str]) -> Steps:
-    listed = _read_steps(file)
+    listed = read_steps(file)
     names = [name for name, _ in listed]
     for name, step in listed:
         if name not in known or (names.count(name) > 1 and name not in REPEATABLE):

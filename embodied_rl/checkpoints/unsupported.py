@@ -9,45 +9,93 @@ from embodied_rl.checkpoints import foreign
 from embodied_rl.config import plugins
 from embodied_rl.schema.config_file import read_config
 
-SUPPORTED = "lerobot's pi0, pi05, smolvla, act and diffusion, and openpi's π0 and π0.5"
+SUPPORTED = (
+    "lerobot's pi0, pi05, smolvla, groot (N1.7), act and diffusion, openpi's π0 and π0.5, and NVIDIA's GR00T N1.7"
+)
 
 OPENPI = "paligemma_with_expert."
 """Prefix of the names of tensors of π0 and π0.5 in openpi."""
 
 PARTS = {
     "openvla": "OpenVLA",
-    "gr00t": "GR00T",
+    "gr00tn1d6": "GR00T N1.6",
+    "gr00t_n1d6": "GR00T N1.6",
+    "gr00t_n1_5": "GR00T N1.5",
+    "gr00t": "GR00T N1",
     "groot": "GR00T",
     "xvla": "X-VLA",
-    "wall_x": "Wall-OSS",
-    "wallx": "Wall-OSS",
-    "vlmoeforaction": "Wall-OSS",
+    "wall_x": "Wall-X",
+    "wallx": "Wall-X",
+    "vlmoeforaction": "Wall-X",
     "pi0_fast": "π0-FAST",
     "pi0fast": "π0-FAST",
     "spatialvla": "SpatialVLA",
+    "molmoact2": "MolmoAct2",
     "molmoact": "MolmoAct",
+    "smolvla": "a successor of SmolVLA",
+    "vla_jepa": "VLA-JEPA",
     "pi0forconditionalgeneration": "transformers' own π0",
 }
-"""Part of a model's type or class, in lower case → its name."""
+"""Part of a model's type or class, in lower case → its name; the first part that fits counts."""
+
+EAGLE = (
+    "a port of its Eagle vision-language model, of which transformers has none (the folder brings code, which is never "
+    "run), beside gr00t/action_head.py, whose layers are almost the same; NVIDIA's N1.7 replaces it"
+)
+NEEDS = {
+    "GR00T N1": EAGLE,
+    "GR00T N1.5": EAGLE,
+    "GR00T N1.6": EAGLE,
+    "X-VLA": (
+        "a FlowBackbone on transformers' Florence-2 with X-VLA's transformer over actions and its prompts of each "
+        "robot; its flow predicts the action itself, of which a velocity is to be made; and its spaces of actions"
+    ),
+    "Wall-X": (
+        "a FlowBackbone on transformers' Qwen2.5-VL with one feed-forward block for words and one for actions in each "
+        "layer, and attention in both directions among the actions; its FAST tokens would be a TokenBackbone"
+    ),
+    "MolmoAct2": (
+        "Molmo2's vision-language model, of which transformers has none, its expert that attends to each layer's keys "
+        "and values, and the state as words; its FAST tokens would be a TokenBackbone"
+    ),
+    "a successor of SmolVLA": (
+        "what differs from SmolVLA: smolvla/network.py has its attention, smolvla/config.py the names of its tensors, "
+        "and lerobot_settings.py the keys of its config.json"
+    ),
+    "VLA-JEPA": (
+        "a FlowBackbone on transformers' Qwen3-VL, as gr00t/vision_language.py has it, with its head of actions; the "
+        "world model is for training alone"
+    ),
+    "π0-FAST": "a TokenBackbone on transformers' PaliGemma, and the FAST tokenizer without the code that comes with it",
+}
+"""Name of a network → what support for it takes; a contributor can begin there. docs/policies.md shows this table."""
 
 SMOLVLA = "vlm_with_expert."
 """Prefix of the names of tensors of lerobot's SmolVLA."""
 
 
 LEROBOT = {
-    "groot": "GR00T",
+    "molmoact2": "MolmoAct2",
     "multi_task_dit": "Multitask DiT",
     "pi0_fast": "π0-FAST",
     "pi0fast": "π0-FAST",
     "reward_classifier": "reward classifier",
     "sac": "SAC",
     "sarm": "SARM",
+    "smolvla2": "a successor of SmolVLA",
     "tdmpc": "TD-MPC",
+    "vla_jepa": "VLA-JEPA",
     "vqbet": "VQ-BeT",
     "wall_x": "Wall-X",
     "xvla": "X-VLA",
 }
 """`type` in lerobot's config.json → the policy's name."""
+
+READ = {"groot": "gr00t"}
+"""`type` in lerobot's config.json → our name of the policy, where it is another."""
+
+GR00T_N1_7 = ("gr00tn1d7", "gr00t_n1d7", "gr00t_n1_7")
+"""Types and classes of GR00T N1.7, in lower case."""
 
 
 def check_lerobot(folder: Path, kind: object) -> None:
@@ -56,8 +104,20 @@ def check_lerobot(folder: Path, kind: object) -> None:
     Raises:
         CheckpointError: there is none; the message names the policy.
     """
-    if isinstance(kind, str) and kind not in plugins.list_names("policies"):
-        raise refuse_network(folder, f"lerobot's {LEROBOT.get(kind, ascii(kind)[:40])}")
+    if isinstance(kind, str) and READ.get(kind, kind) not in plugins.list_names("policies"):
+        raise refuse_network(folder, LEROBOT.get(kind, ascii(kind)[:40]), "lerobot's ")
+
+
+def check_gr00t(folder: Path, config: Mapping[str, Any]) -> None:
+    """Check that a folder of NVIDIA's GR00T is of version N1.7.
+
+    Raises:
+        CheckpointError: it is another version; the message names it.
+    """
+    classes = config.get("architectures")
+    texts = [config.get("model_type"), *(classes if isinstance(classes, list) else [])]
+    if not any(isinstance(text, str) and text.lower() in GR00T_N1_7 for text in texts):
+        raise refuse_network(folder, name_network(config) or "GR00T")
 
 
 def explain_folder(folder: Path) -> str | None:
@@ -98,9 +158,12 @@ def name_network(config: Mapping[str, Any], names: Iterable[str] = ()) -> str | 
     return "lerobot's SmolVLA without its config.json" if smolvla else None
 
 
-def refuse_network(folder: Path, what: str) -> CheckpointError:
-    """Return the error for a folder that holds another network."""
-    return unsupported_error(f"{folder} holds {what}, which is not supported yet; supported are {SUPPORTED}.")
+def refuse_network(folder: Path, what: str, whose: str = "") -> CheckpointError:
+    """Return the error for a folder that holds another network, with what support for it takes."""
+    needs = f" It takes {NEEDS[what]}." if what in NEEDS else ""
+    return unsupported_error(
+        f"{folder} holds {whose}{what}, which is not supported yet; supported are {SUPPORTED}.{needs}"
+    )
 
 
 def check_openpi(folder: Path, config: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""`embodied-rl export`: write a policy of this library as a checkpoint of lerobot or openpi, or its adapters."""
+"""`embodied-rl export`: write a policy as a checkpoint of lerobot, openpi or Isaac-GR00T, or its adapters."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from embodied_rl.actors.flow_kind import read_denoise_steps
 from embodied_rl.actors.learning.checkpoint import explain_failed_writes
 from embodied_rl.assembly import build
 from embodied_rl.assembly.evaluated_policies import find_run
-from embodied_rl.checkpoints import detection, lerobot, lerobot_files, model_card, openpi, peft_files
+from embodied_rl.checkpoints import detection, gr00t_files, lerobot, lerobot_files, model_card, openpi, peft_files
 from embodied_rl.checkpoints.foreign import SINGLE, write_prefix_length
 from embodied_rl.checkpoints.policy_file import PolicyMetadata, read_metadata
 from embodied_rl.checkpoints.weight_names import CheckpointSource, make_header, name_tensors
@@ -133,6 +133,13 @@ def check_export(config: ExportConfig) -> tuple[Path, Path]:
             f"checkpoint of {config.format} cannot store.",
             code="format-does-not-support-condition",
         )
+    made = None if metadata.source is None else metadata.source.format
+    if cls.EXPORTS_TO_SOURCE and config.format != made:
+        raise UserError(
+            f"{file} was made from {'new weights' if made is None else f'a checkpoint of {made}'}; policy "
+            f"{metadata.policy!r} is exported only to the format that it came from, not to {config.format}.",
+            code="format-does-not-support-policy",
+        )
     _check_base(config, file, metadata)
     return file, out
 
@@ -201,6 +208,8 @@ def _write(
 
 def _make_files(network: FlowBackbone, robot: Embodiment, policy: str, form: str, steps: int) -> dict[str, bytes]:
     source = network.source
+    if source is not None and policy == "gr00t":
+        return gr00t_files.keep_files(source, robot, steps, network.config.embodiment)
     if source is None or source.format != form:
         files = lerobot_files if form == "lerobot" else openpi
         return files.make_files(network, robot, policy, steps)

@@ -13,7 +13,8 @@ class ForeignCheckpoint:
         CHECKPOINT_OUTERMOST: name of the outermost module, with a dot, which their names may begin with.
         CHECKPOINT_COPIES: their name of a second copy of a weight → their name of the first copy.
         CHECKPOINT_UNREAD: patterns of their names for tensors that this network never reads but keeps for export.
-        LEROBOT_PROMPT: lerobot's name of the processor step that writes the prompts.
+        LEROBOT_PROMPT: lerobot's name of the processor step that writes the prompts; empty if its format is another.
+        EXPORTS_TO_SOURCE: whether it is exported only to the format of the checkpoint that it was imported from.
         HUB_TOKENIZER: name of the published tokenizer on the hub; empty if it is not known by its tokens.
         HUB_TOKENS: tokens of that tokenizer → their ids, by which it is recognised.
     """
@@ -23,6 +24,7 @@ class ForeignCheckpoint:
     CHECKPOINT_COPIES: ClassVar[Mapping[str, str]] = {}
     CHECKPOINT_UNREAD: ClassVar[tuple[str, ...]] = ()
     LEROBOT_PROMPT: ClassVar[str] = ""
+    EXPORTS_TO_SOURCE: ClassVar[bool] = False
     HUB_TOKENIZER: ClassVar[str] = ""
     HUB_TOKENS: ClassVar[Mapping[str, int]] = {}
 
@@ -41,6 +43,14 @@ class ForeignCheckpoint:
             UserError: the checkpoint belongs to another kind of network, or lacks information.
         """
         raise NotImplementedError
+
+    @classmethod
+    def check_tokenizer(cls, config: Any, tokenizer: Any) -> None:
+        """Check that a `tokenizers.Tokenizer` fits a configuration.
+
+        Raises:
+            UserError: it does not.
+        """
 
     def unread_shapes(self) -> Mapping[str, tuple[int, ...]]:
         """Return name → shape of tensors that other projects' loaders require although no forward pass uses them."""

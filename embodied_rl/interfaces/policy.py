@@ -181,6 +181,10 @@ class Backbone(nn.Module):
         """Return the parameters that `encode_prefix` uses, including those of `perceive`."""
         return []
 
+    def count_executable(self) -> int:
+        """Return how many actions of a chunk, from the first, can be executed."""
+        return self.spec.horizon
+
     def adapted_modules(self) -> list[str]:
         """Return the names of the linear layers that LoRA adapts; empty if this policy does not support LoRA."""
         return []

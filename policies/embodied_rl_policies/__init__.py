@@ -8,4 +8,5 @@ POLICIES = {
     "pi0": "embodied_rl_policies.pi.pi0:Pi0",
     "pi05": "embodied_rl_policies.pi.pi05:Pi05",
     "smolvla": "embodied_rl_policies.smolvla.policy:SmolVLA",
+    "gr00t": "embodied_rl_policies.gr00t.policy:Gr00t",
 }

@@ -1,8 +1,9 @@
-"""The modules that π0, π0.5 and SmolVLA take from transformers. They hold the parameters; the forward passes are ours.
+"""The modules that π0, π0.5, SmolVLA and GR00T take from transformers. They hold the parameters; the passes are ours.
 
 From Gemma and Llama decoders we use the token embedding (Gemma's scales by √width) and parts of the layers: two norms,
-the attention projections and the feed-forward network; not their forward passes, caches and masks. Transformers is
-imported when a network is built, not when only a network's sizes are read.
+the attention projections and the feed-forward network; not their forward passes, caches and masks. Of Qwen3-VL's
+decoder the layers are called whole, and of its vision tower all parts but the attention. Transformers is imported when
+a network is built, not when only a network's sizes are read.
 """
 
 from importlib import import_module
@@ -13,6 +14,7 @@ from torch import nn
 from embodied_rl.interfaces.errors import UserError
 
 LLAMA, SMOLVLM = ".models.llama.modeling_llama", ".models.smolvlm.modeling_smolvlm"
+QWEN = ".models.qwen3_vl.modeling_qwen3_vl"
 RMS_EPSILON = 1e-5
 
 
@@ -101,3 +103,42 @@ def make_decoder_layer(*, width: int, hidden: int, heads: int, key_value_heads: 
 def make_rms_norm(width: int) -> nn.Module:
     """Build Llama's RMS norm over the last dimension."""
     return import_transformers("SmolVLA", LLAMA).LlamaRMSNorm(width, eps=RMS_EPSILON)
+
+
+def make_qwen3_language(config: Any) -> Any:
+    """Build Qwen3-VL's token embedding and decoder layers; norms at the end and rotary buffers are left out."""
+    qwen = import_transformers("GR00T", QWEN)
+    model = qwen.Qwen3VLTextModel(
+        qwen.Qwen3VLTextConfig(
+            vocab_size=config.vocabulary,
+            hidden_size=config.width,
+            intermediate_size=config.hidden,
+            num_hidden_layers=config.layers,
+            num_attention_heads=config.heads,
+            num_key_value_heads=config.key_value_heads,
+            head_dim=config.head_dim,
+            rope_parameters={"rope_type": "default", "rope_theta": config.rotary_base},
+        )
+    )
+    del model.norm, model.rotary_emb
+    return model
+
+
+def make_qwen3_vision(config: Any) -> Any:
+    """Build Qwen3-VL's vision tower with its mergers; rotary buffers are left out."""
+    qwen = import_transformers("GR00T", QWEN)
+    model = qwen.Qwen3VLVisionModel(
+        qwen.Qwen3VLVisionConfig(
+            depth=config.vision_layers,
+            hidden_size=config.vision_width,
+            intermediate_size=config.vision_hidden,
+            num_heads=config.vision_heads,
+            patch_size=config.patch,
+            spatial_merge_size=config.merge,
+            out_hidden_size=config.width,
+            num_position_embeddings=config.vision_positions,
+            deepstack_visual_indexes=list(config.deepstack),
+        )
+    )
+    del model.rotary_pos_emb
+    return model

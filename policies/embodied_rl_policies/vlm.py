@@ -68,20 +68,21 @@ def read_shapes(shapes: Shapes, language: str, vision: str) -> dict[str, int]:
     return {
         "vocabulary": words[0],
         "width": words[1],
-        "layers": _count_layers(shapes, f"{language}layers."),
+        "layers": count_layers(shapes, f"{language}layers."),
         "hidden": shapes[f"{language}layers.0.mlp.up_proj.weight"][0],
         "expert_width": actions[0],
         "expert_hidden": shapes["expert.layers.0.mlp.up_proj.weight"][0],
         "action_dim": actions[1],
         "vision_width": width,
-        "vision_layers": _count_layers(shapes, f"{vision}encoder.layers."),
+        "vision_layers": count_layers(shapes, f"{vision}encoder.layers."),
         "vision_hidden": shapes[f"{vision}encoder.layers.0.mlp.fc1.weight"][0],
         "patch": patch,
         "resolution": patch * round(shapes[f"{vision}embeddings.position_embedding.weight"][0] ** 0.5),
     }
 
 
-def _count_layers(shapes: Shapes, start: str) -> int:
+def count_layers(shapes: Shapes, start: str) -> int:
+    """Return the number of layers of tensors named `start`, a number, and more."""
     return 1 + max((int(name[len(start) :].split(".")[0]) for name in shapes if name.startswith(start)), default=-1)
 
 

@@ -1,6 +1,7 @@
 """Folders of networks that are not supported are named for what they are, never taken for openpi's π0."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from embodied_rl.checkpoints import detection
+from embodied_rl.checkpoints import detection, unsupported
 from embodied_rl.commands import inspect
 from embodied_rl.schema import InspectConfig
 from tests.support.building_checkpoints import POISON, lerobot, openpi
@@ -30,10 +31,12 @@ def folder_with(place: Path, config: dict[str, Any] | None, *names: str) -> Path
     ("config", "name", "said"),
     [
         (OPENVLA, "language_model.model.norm.weight", "OpenVLA"),
-        ({"architectures": ["GR00T_N1_5"], "model_type": "gr00t_n1_5"}, "backbone.eagle_model.a.weight", "GR00T"),
-        ({"model_type": "Gr00tN1d7"}, "backbone.a.weight", "GR00T"),
+        ({"architectures": ["GR00T_N1_5"], "model_type": "gr00t_n1_5"}, "backbone.eagle_model.a.weight", "GR00T N1.5"),
+        ({"model_type": "gr00t_n1"}, "backbone.a.weight", "GR00T N1"),
+        ({"architectures": ["Gr00tN1d6"], "model_type": "Gr00tN1d6"}, "backbone.a.weight", "GR00T N1.6"),
+        ({"model_type": "molmoact2"}, "vlm.a.weight", "MolmoAct2"),
         ({"architectures": ["XVLA"], "model_type": "xvla"}, "vlm.language_model.a.weight", "X-VLA"),
-        ({"architectures": ["Qwen2_5_VLMoEForAction"], "model_type": "qwen2_5_vl"}, "visual.a.weight", "Wall-OSS"),
+        ({"architectures": ["Qwen2_5_VLMoEForAction"], "model_type": "qwen2_5_vl"}, "visual.a.weight", "Wall-X"),
         (
             {"architectures": ["PI0ForConditionalGeneration"], "model_type": "pi0"},
             "model.vlm.a.weight",
@@ -72,7 +75,8 @@ def test_pickled_weights_of_another_network(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("kind", "name"), [
-    ("groot", "GR00T"), ("xvla", "X-VLA"), ("wall_x", "Wall-X"),
+    ("xvla", "X-VLA"), ("wall_x", "Wall-X"),
+    ("molmoact2", "MolmoAct2"), ("smolvla2", "a successor of SmolVLA"), ("vla_jepa", "VLA-JEPA"),
     ("pi0_fast", "π0-FAST"), ("new_one", "'new_one'"),
 ])  # fmt: skip
 def test_lerobots_other_policies(tmp_path: Path, kind: str, name: str) -> None:
@@ -101,6 +105,16 @@ def test_projects_whose_weights_are_not_read(tmp_path: Path, name: str) -> None:
         (tmp_path / file).write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
     with pytest.raises(ValueError, match=f"holds {name}, which is not supported yet; supported are lerobot's pi0"):
         inspect.run(InspectConfig(checkpoint=str(tmp_path)))
+
+
+def test_what_support_would_take_is_said(tmp_path: Path) -> None:
+    """By the table that the documentation shows, too."""
+    folder = folder_with(tmp_path / "folder", {"model_type": "gr00t_n1_5"}, "backbone.a.weight")
+    with pytest.raises(ValueError, match=re.escape(f"It takes {unsupported.NEEDS['GR00T N1.5']}.")):
+        detection.read_checkpoint(folder)
+    documented = (Path(__file__).parents[2] / "docs" / "policies.md").read_text()
+    for name, needs in unsupported.NEEDS.items():
+        assert name in documented and needs in documented, name
 
 
 def test_openpis_own_are_still_read(tmp_path: Path) -> None:

@@ -39,9 +39,9 @@ def test_rows_with_other_times_do_not_disturb_each_other(name: str) -> None:
     assert not torch.allclose(mixed[1], plain[1], **CLOSE)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "gr00t"])
 def test_each_action_depends_on_its_own_flow_time(name: str) -> None:
-    """The velocity of the action has a slope in its own time, for every action alike."""
+    """The velocity of the action has a slope in its own time, for every action alike; GR00T rounds times down."""
     network, noise, t, context = prepare(name)
     own = t[:, None].repeat(1, network.spec.horizon).requires_grad_()
     velocity, _ = network.velocity(noise, own, context)

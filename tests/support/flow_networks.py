@@ -12,14 +12,15 @@ from embodied_rl.interfaces.sim import Camera, Observation, SimulatorSpec, Task
 from embodied_rl.mathematics.flow.sampler import Sampler
 from embodied_rl.testing.policy_contract import make_random_observation
 from embodied_rl_policies.pocket import Pocket
-from tests.support import pi_sizes, small_pi, small_smolvla, smolvla_sizes
+from tests.support import gr00t_sizes, pi_sizes, small_gr00t, small_pi, small_smolvla, smolvla_sizes
 
-NAMES = ("pocket", "pi0", "pi05", "smolvla")
+NAMES = ("pocket", "pi0", "pi05", "smolvla", "gr00t")
 VOCABULARY = {
     "pocket": 10,
     "pi0": pi_sizes.VOCABULARY,
     "pi05": pi_sizes.VOCABULARY,
     "smolvla": smolvla_sizes.VOCABULARY,
+    "gr00t": gr00t_sizes.TEXT["vocab_size"],
 }
 
 
@@ -27,6 +28,11 @@ def build(name: str) -> FlowBackbone:
     """A network of a kind in `NAMES`, the same at each call."""
     if name == "smolvla":
         return small_smolvla.network()
+    if name == "gr00t":
+        gr00t = small_gr00t.network(picture_start=0)
+        for parameter in gr00t.action_head.parameters():  # the recipe's actions hardly attend to each other
+            parameter.data.mul_(2)
+        return gr00t
     if name != "pocket":
         return small_pi.filled(name)
     torch.manual_seed(0)
