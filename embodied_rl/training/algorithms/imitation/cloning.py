@@ -195,8 +195,9 @@ def cloning_loss(
     if isinstance(backbone, FlowBackbone):
         return conditional_flow_matching_loss(backbone, inputs, actions, generator, padding, draws, prefix, weight)
     assert isinstance(backbone, TokenBackbone) and prefix is None, "checked before: check_prefix"
-    logits, _ = backbone.action_logits(backbone.encode(inputs))
-    error = F.cross_entropy(logits.float().movedim(-1, 1), backbone.find_bins(actions), reduction="none")
+    bins = backbone.find_bins(actions)
+    logits, _ = backbone.action_logits(backbone.encode(inputs), bins)
+    error = F.cross_entropy(logits.float().movedim(-1, 1), bins, reduction="none")
     if weight is not None:
         error = error * weight[:, None, None]
     if padding is None:

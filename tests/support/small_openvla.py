@@ -1,0 +1,123 @@
+"""Small OpenVLAs with the recipe's weights, their folders in the true layout, and what the official code made of them."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from embodied_rl.actors.embodiment import Normalisation
+from embodied_rl.interfaces.policy import PolicyInput
+from embodied_rl_policies.openvla.autoregressive import OpenVLA
+from embodied_rl_policies.openvla.checkpoint import list_unread_shapes
+from embodied_rl_policies.openvla.network import OpenVLABackbone
+from embodied_rl_policies.openvla.oft import OpenVLAOFT
+from tests.support import openvla_sizes as sizes
+from tests.support import recipe
+
+GOLDEN = Path(__file__).parents[1] / "parity" / "golden"
+PART = "proprio_projector--150000_checkpoint.safetensors"
+
+SIZES: dict[str, Any] = {
+    "width": sizes.WIDTH,
+    "layers": sizes.LAYERS,
+    "hidden": sizes.HIDDEN,
+    "heads": sizes.HEADS,
+    "key_value_heads": sizes.KEY_VALUE_HEADS,
+    "vocabulary": sizes.VOCABULARY,
+    "padding_rows": sizes.PADDING_ROWS,
+    **{f"dino_{name}": value for name, value in sizes.DINO.items()},
+    **{f"siglip_{name}": value for name, value in sizes.SIGLIP.items()},
+    "registers": sizes.REGISTERS,
+    "patch": sizes.PATCH,
+    "resolution": sizes.RESOLUTION,
+    "crop_area": 1.0,
+}
+CLASSES: dict[str, type[OpenVLABackbone]] = {"openvla": OpenVLA, "openvla_oft": OpenVLAOFT}
+
+
+def build(name: str = "openvla_oft", variant: str = "one", **changes: Any) -> Any:
+    """A tiny network with fresh weights."""
+    (cameras, reads_state), cls = sizes.VARIANTS[variant], CLASSES[name]
+    config = cls.Config(**{**SIZES, "state_dim": sizes.STATE_DIM if reads_state else None, **changes})
+    size = (sizes.RESOLUTION, sizes.RESOLUTION)
+    made = (config, sizes.ACTION_DIM, sizes.STATE_DIM, sizes.CAMERAS[:cameras], size, sizes.VOCABULARY)
+    return cls(*made, sizes.TOKEN_LENGTH)
+
+
+def network(name: str = "openvla_oft", variant: str = "one", **changes: Any) -> Any:
+    """A tiny network with the recipe's weights."""
+    made = build(name, variant, **changes)
+    with torch.no_grad():
+        for key, value in made.state_dict().items():
+            given = recipe.weight(key, value.shape)
+            value.copy_(torch.from_numpy(sizes.keep_bins(given) if key == sizes.HEAD else given))
+    return made
+
+
+def tensors(network: Any) -> dict[str, Tensor]:
+    """The tensors of a whole checkpoint: the network's, and those that it does not read."""
+    unread = list_unread_shapes(network.config).items()
+    return network.state_dict() | {key: torch.from_numpy(recipe.weight(key, shape)) for key, shape in unread}
+
+
+def write_folder(
+    place: Path, variant: str = "one", *, dtype: torch.dtype = torch.float32, shards: int = 1, statistics: bool = True
+) -> Path:
+    """A folder of Hugging Face's layout with the recipe's weights, sharded if there are several files."""
+    from tests.support.tiny_tokenizer import llama_tokenizer
+
+    place.mkdir(parents=True)
+    made = {key: value.to(dtype) for key, value in tensors(network("openvla", variant)).items()}
+    part = {key: made.pop(key) for key in list(made) if key.startswith("proprio_projector.")}
+    if part:
+        save_file({f"module.{key.partition('.')[2]}": value for key, value in part.items()}, place / PART)
+    names = sorted(made)
+    if shards == 1:
+        save_file(made, place / "model.safetensors", {"format": "pt"})
+    else:
+        files = {key: f"model-{index % shards + 1:05}-of-{shards:05}.safetensors" for index, key in enumerate(names)}
+        for file in set(files.values()):
+            save_file({key: made[key] for key in names if files[key] == file}, place / file, {"format": "pt"})
+        index = {"metadata": {"total_size": 1}, "weight_map": files}
+        (place / "model.safetensors.index.json").write_text(json.dumps(index))
+    contents = {"config.json": sizes.config(), "preprocessor_config.json": sizes.preprocessor()}
+    contents |= {"dataset_statistics.json": sizes.statistics()} if statistics else {}
+    for file, content in contents.items():
+        (place / file).write_text(json.dumps(content, indent=2))
+    (place / "tokenizer.json").write_text(llama_tokenizer())
+    return place
+
+
+def observation(variant: str = "one") -> PolicyInput:
+    """What the golden tensors were made from."""
+    cameras, _ = sizes.VARIANTS[variant]
+    size = sizes.RESOLUTION
+    images = {name: torch.from_numpy(recipe.picture(name, sizes.ROWS, size, size)) for name in sizes.CAMERAS[:cameras]}
+    state = torch.from_numpy(recipe.normal("state", (sizes.ROWS, sizes.STATE_DIM)))
+    known = sizes.statistics()[sizes.KEY]["proprio"]
+    normal = Normalisation.from_bounds("quantiles", known["q01"], np.array(known["q99"]) + 1e-8).normalise(state)
+    tokens = recipe.words("tokens", sizes.ROWS, sizes.TOKEN_LENGTH, sizes.WORDS)
+    return PolicyInput(images, normal, torch.from_numpy(tokens))
+
+
+def golden(name: str) -> dict[str, Tensor]:
+    """The recorded tensors of the official code, "openvla" or "openvla_oft"."""
+    return load_file(GOLDEN / f"{name}.safetensors")
+
+
+def action_statistics() -> Normalisation:
+    """The statistics of actions, as the reader has to read them."""
+    known = sizes.statistics()[sizes.KEY]["action"]
+    low, high = np.array(known["q01"][:-1] + [-1.0]), np.array(known["q99"][:-1] + [1.0])
+    return replace(Normalisation.from_bounds("quantiles", low, high + 1e-8 * (np.arange(len(low)) < len(low) - 1)))
+
+
+def difference(one: Tensor, other: Tensor) -> float:
+    """The largest one."""
+    assert one.shape == other.shape
+    return (one.double() - other.double()).abs().max().item()
