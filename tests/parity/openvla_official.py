@@ -1,4 +1,4 @@
-"""What OpenVLA's and OpenVLA-OFT's own code makes of the weights and inputs of `recipe`. Needs an environment of its own.
+"""What OpenVLA's and OpenVLA-OFT's own code makes of `recipe`. Runs in an environment of its own.
 
     python3.11 -m venv oracle && oracle/bin/pip install torch==2.13.0 numpy
     oracle/bin/pip install transformers==4.40.1 tokenizers==0.19.1 safetensors pillow
@@ -6,7 +6,7 @@
     oracle/bin/python openvla_official.py golden oft CHECKOUT golden/openvla_oft.safetensors
     oracle/bin/python openvla_official.py golden openvla CHECKOUT golden/openvla.safetensors
     oracle/bin/python openvla_official.py keys openvla CHECKOUT golden/keys_openvla.json
-    oracle/bin/python openvla_official.py load oft CHECKOUT FOLDER  # an export of these sizes → keys that differ, actions
+    oracle/bin/python openvla_official.py load oft CHECKOUT FOLDER  # an export → keys that differ, actions
 
 CHECKOUT is a checkout of github.com/moojink/openvla-oft (oft) or github.com/openvla/openvla (openvla). PYTHONPATH names
 this repository's checkout, and for oft before it `src` of github.com/moojink/transformers-openvla-oft, whose Llama
@@ -30,7 +30,8 @@ for operator in ("nms", "qnms"):
 import timm  # noqa: E402
 import transformers  # noqa: E402
 from PIL import Image  # noqa: E402
-from safetensors.torch import load_file, save_file  # noqa: E402
+from safetensors import safe_open  # noqa: E402
+from safetensors.torch import save_file  # noqa: E402
 from timm.models.vision_transformer import VisionTransformer  # noqa: E402
 
 from tests.support import openvla_sizes as sizes  # noqa: E402
@@ -62,16 +63,26 @@ def create_tower(name: str, *, img_size: int, **_: object) -> VisionTransformer:
     )  # fmt: skip
 
 
-def build(checkout: str, cameras: int = 1) -> tuple[torch.nn.Module, types.ModuleType]:
-    """The official network, with the recipe's weights."""
+def load_recipe(module: torch.nn.Module, start: str = "") -> None:
+    """Fill a module with the recipe's weights, whose names begin with `start`."""
+    shapes = {name: tuple(value.shape) for name, value in module.state_dict().items()}
+    weights = {name: torch.from_numpy(sizes.weight(start + name, shape)) for name, shape in shapes.items()}
+    module.load_state_dict(weights)
+
+
+def build(checkout: str, cameras: int = 1, folder: str = "") -> tuple[torch.nn.Module, types.ModuleType]:
+    """The official network with the recipe's weights, or that of a folder."""
     timm.create_model = create_tower
     modeling, processing, configuration = import_official(checkout)
-    entries = {key: value for key, value in sizes.config().items() if key not in ("image_sizes", "timm_model_ids")}
-    made = {key: value for key, value in entries.items() if key not in ("hf_llm_id", "timm_override_act_layers")}
-    network = modeling.OpenVLAForActionPrediction(configuration.OpenVLAConfig(**made)).eval()
-    weights = recipe.weights({name: tuple(value.shape) for name, value in network.state_dict().items()})
-    weights[sizes.HEAD] = sizes.keep_bins(weights[sizes.HEAD])
-    network.load_state_dict({name: torch.from_numpy(value) for name, value in weights.items()})
+    cls = modeling.OpenVLAForActionPrediction
+    if folder:
+        network = cls.from_pretrained(folder, torch_dtype=torch.float32).eval()
+    else:
+        entries = sizes.config()
+        for name in ("image_sizes", "timm_model_ids", "hf_llm_id", "timm_override_act_layers"):
+            del entries[name]  # the class has them from the names of the towers
+        network = cls(configuration.OpenVLAConfig(**entries)).eval()
+        load_recipe(network)
     if cameras > 1:
         network.vision_backbone.set_num_images_in_input(cameras)
     return network, processing
@@ -99,11 +110,7 @@ def make_state_projector(checkout: str) -> torch.nn.Module:
     """The official projector of the state, with the recipe's weights."""
     module = __import__("prismatic.models.projectors", fromlist=["any"])
     projector = module.ProprioProjector(llm_dim=sizes.WIDTH, proprio_dim=sizes.STATE_DIM)
-    shapes = {name: value.shape for name, value in projector.state_dict().items()}
-    weights = {
-        name: torch.from_numpy(recipe.weight(f"proprio_projector.{name}", shape)) for name, shape in shapes.items()
-    }
-    projector.load_state_dict(weights)
+    load_recipe(projector, "proprio_projector.")
     return projector
 
 
@@ -123,13 +130,11 @@ def record_logits(network: torch.nn.Module) -> list[torch.Tensor]:
 
 
 @torch.no_grad()
-def golden_oft(checkout: str, weights: dict[str, torch.Tensor] | None = None) -> dict[str, torch.Tensor]:
+def golden_oft(checkout: str, folder: str = "") -> dict[str, torch.Tensor]:
     """Logits of the places, and actions, of each variant; and the prepared picture of one row."""
     tensors = {}
     for name, (cameras, reads_state) in sizes.VARIANTS.items():
-        network, processing = build(checkout, cameras)
-        if weights is not None:
-            network.load_state_dict(weights)
+        network, processing = build(checkout, cameras, folder)
         kept, pixels, places = (
             record_logits(network),
             make_pixels(processing, cameras),
@@ -140,7 +145,12 @@ def golden_oft(checkout: str, weights: dict[str, torch.Tensor] | None = None) ->
         for row, prompt in enumerate(make_prompts()):
             state |= {"proprio": normalised_state()[row]} if reads_state else {}
             mask = torch.ones_like(prompt)
-            given = {"pixel_values": pixels[[row]], "attention_mask": mask, "unnorm_key": sizes.KEY, **state}
+            given = {
+                "pixel_values": pixels[[row]],
+                "attention_mask": mask,
+                "unnorm_key": next(iter(network.norm_stats)),
+                **state,
+            }
             actions.append(torch.from_numpy(network.predict_action(input_ids=prompt, **given)[0]))
             logits.append(
                 kept[-1][0, -places - 2 : -2, sizes.VOCABULARY - sizes.PADDING_ROWS - sizes.BINS :][:, : sizes.BINS]
@@ -151,16 +161,14 @@ def golden_oft(checkout: str, weights: dict[str, torch.Tensor] | None = None) ->
 
 
 @torch.no_grad()
-def golden_openvla(checkout: str, weights: dict[str, torch.Tensor] | None = None) -> dict[str, torch.Tensor]:
+def golden_openvla(checkout: str, folder: str = "") -> dict[str, torch.Tensor]:
     """Actions chosen one entry after another; logits of given entries in one pass, with the prompt's empty token."""
-    network, processing = build(checkout)
-    if weights is not None:
-        network.load_state_dict(weights)
+    network, processing = build(checkout, folder=folder)
     pixels, actions, logits = make_pixels(processing, 1), [], []
     first = sizes.VOCABULARY - sizes.PADDING_ROWS - sizes.BINS
     for row, prompt in enumerate(make_prompts()):
         mask = torch.ones_like(prompt)
-        given = {"pixel_values": pixels[[row]], "attention_mask": mask, "unnorm_key": sizes.KEY}
+        given = {"pixel_values": pixels[[row]], "attention_mask": mask, "unnorm_key": next(iter(network.norm_stats))}
         actions.append(torch.from_numpy(network.predict_action(input_ids=prompt, do_sample=False, **given)))
         bins = torch.from_numpy(recipe.words(f"bins{row}", 1, sizes.ACTION_DIM, sizes.BINS, sizes.ACTION_DIM - 1))
         ids = torch.cat([prompt, torch.tensor([[29_871]]), bins[:, :-1] + first], dim=1)
@@ -181,14 +189,14 @@ def keys(checkout: str) -> dict[str, list[int]]:
 
 
 def load(policy: str, checkout: str, folder: str) -> dict[str, object]:
-    """An export's keys against the official class's, and the actions that this class gives with its weights."""
-    stored = load_file(Path(folder) / "model.safetensors")
-    expected = build(checkout)[0].state_dict()
-    report = {"missing": sorted(expected.keys() - stored.keys()), "unexpected": sorted(stored.keys() - expected.keys())}
+    """An export's keys against the official class's, and the actions of the official class loaded from it."""
+    with safe_open(Path(folder) / "model.safetensors", "pt") as stored:
+        found = set(stored.keys())
+    expected = set(build(checkout)[0].state_dict())
+    report = {"missing": sorted(expected - found), "unexpected": sorted(found - expected)}
     if any(report.values()):
         return report
-    stored = {name: value.float() for name, value in stored.items()}
-    made = golden_oft(checkout, stored) if policy == "oft" else golden_openvla(checkout, stored)
+    made = golden_oft(checkout, folder) if policy == "oft" else golden_openvla(checkout, folder)
     return {**report, "actions": {name: value.tolist() for name, value in made.items() if name.endswith("actions")}}
 
 
@@ -198,7 +206,8 @@ def main(command: str, policy: str, checkout: str, path: str) -> None:
     if command == "golden":
         save_file(golden_oft(checkout) if policy == "oft" else golden_openvla(checkout), path)
     elif command == "keys":
-        Path(path).write_text(json.dumps(keys(checkout), indent=0) + "\n")
+        lines = (f"{json.dumps(name)}:{json.dumps(shape)}" for name, shape in keys(checkout).items())
+        Path(path).write_text("{\n" + ",\n".join(lines) + "\n}\n")
     elif command == "load":
         print(json.dumps(load(policy, checkout, path)))
     else:

@@ -4,8 +4,12 @@ They keep what the full size has: two towers of different widths, registers, hea
 ids of actions, prompts of different lengths. The vocabulary is the full one, as ids are constants of the official code.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
+
+from tests.support import recipe
 
 ROWS, CAMERAS = 3, ("full_image", "wrist_image")
 TOKEN_LENGTH, WORDS = 9, 29_000
@@ -26,14 +30,20 @@ TOWERS = ("dinosiglip-vit-so-224px", "vit_large_patch14_reg4_dinov2.lvd142m", "v
 HEAD = "language_model.lm_head.weight"
 
 
-def keep_bins(weight: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The output layer with zeros in all rows but those of bins, so that the likeliest token is a bin.
+def weight(name: str, shape: Sequence[int]) -> NDArray[np.float32]:
+    """The recipe's tensor of this name, changed so that actions differ from each other.
 
-    The official code searches the whole vocabulary, and takes what is no bin for the first or last one.
+    Norms and scales are near 1, so that layers count. The output layer has zeros in all rows but those of bins: the
+    official code searches the whole vocabulary, and takes what is no bin for the first or last one.
     """
-    rows = np.arange(len(weight))
+    made = recipe.weight(name, shape)
+    if name.endswith("scale_factor") or ("norm" in name and name.endswith(".weight")):
+        return made + 1
+    if name != HEAD:
+        return made
+    rows = np.arange(len(made))
     first = VOCABULARY - PADDING_ROWS - BINS
-    return weight * ((rows >= first) & (rows < first + BINS))[:, None].astype(np.float32)
+    return made * ((rows >= first) & (rows < first + BINS))[:, None].astype(np.float32)
 
 
 def statistics() -> dict[str, dict[str, dict[str, list]]]:

@@ -1,4 +1,4 @@
-"""Small OpenVLAs with the recipe's weights, their folders in the true layout, and what the official code made of them."""
+"""Small OpenVLAs with the recipe's weights, their folders in the true layout, and the official code's results."""
 
 import json
 from dataclasses import replace
@@ -10,14 +10,18 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from embodied_rl.actors.embodiment import Normalisation
+from embodied_rl.actors.embodiment import Embodiment, Normalisation
+from embodied_rl.assembly.build import build_backbone
 from embodied_rl.interfaces.policy import PolicyInput
+from embodied_rl.interfaces.sim import Camera, SimulatorSpec, Task
+from embodied_rl.schema import PolicyNode
 from embodied_rl_policies.openvla.autoregressive import OpenVLA
 from embodied_rl_policies.openvla.checkpoint import list_unread_shapes
 from embodied_rl_policies.openvla.network import OpenVLABackbone
 from embodied_rl_policies.openvla.oft import OpenVLAOFT
 from tests.support import openvla_sizes as sizes
 from tests.support import recipe
+from tests.support.tiny_tokenizer import llama_tokenizer
 
 GOLDEN = Path(__file__).parents[1] / "parity" / "golden"
 PART = "proprio_projector--150000_checkpoint.safetensors"
@@ -37,6 +41,8 @@ SIZES: dict[str, Any] = {
     "resolution": sizes.RESOLUTION,
     "crop_area": 1.0,
 }
+HEADS = {"dino_heads": sizes.DINO["heads"], "siglip_heads": sizes.SIGLIP["heads"], "crop_area": 1.0}
+"""What no folder says of towers that were never published, and no crop."""
 CLASSES: dict[str, type[OpenVLABackbone]] = {"openvla": OpenVLA, "openvla_oft": OpenVLAOFT}
 
 
@@ -54,23 +60,20 @@ def network(name: str = "openvla_oft", variant: str = "one", **changes: Any) -> 
     made = build(name, variant, **changes)
     with torch.no_grad():
         for key, value in made.state_dict().items():
-            given = recipe.weight(key, value.shape)
-            value.copy_(torch.from_numpy(sizes.keep_bins(given) if key == sizes.HEAD else given))
+            value.copy_(torch.from_numpy(sizes.weight(key, value.shape)))
     return made
 
 
 def tensors(network: Any) -> dict[str, Tensor]:
     """The tensors of a whole checkpoint: the network's, and those that it does not read."""
     unread = list_unread_shapes(network.config).items()
-    return network.state_dict() | {key: torch.from_numpy(recipe.weight(key, shape)) for key, shape in unread}
+    return network.state_dict() | {key: torch.from_numpy(sizes.weight(key, shape)) for key, shape in unread}
 
 
 def write_folder(
     place: Path, variant: str = "one", *, dtype: torch.dtype = torch.float32, shards: int = 1, statistics: bool = True
 ) -> Path:
     """A folder of Hugging Face's layout with the recipe's weights, sharded if there are several files."""
-    from tests.support.tiny_tokenizer import llama_tokenizer
-
     place.mkdir(parents=True)
     made = {key: value.to(dtype) for key, value in tensors(network("openvla", variant)).items()}
     part = {key: made.pop(key) for key in list(made) if key.startswith("proprio_projector.")}
@@ -110,11 +113,31 @@ def golden(name: str) -> dict[str, Tensor]:
     return load_file(GOLDEN / f"{name}.safetensors")
 
 
-def action_statistics() -> Normalisation:
-    """The statistics of actions, as the reader has to read them."""
-    known = sizes.statistics()[sizes.KEY]["action"]
-    low, high = np.array(known["q01"][:-1] + [-1.0]), np.array(known["q99"][:-1] + [1.0])
-    return replace(Normalisation.from_bounds("quantiles", low, high + 1e-8 * (np.arange(len(low)) < len(low) - 1)))
+def simulator(cameras: tuple[str, ...] = ("front", "wrist"), **changes: Any) -> SimulatorSpec:
+    """One with a robot as in LIBERO, whose actions no limit cuts but the gripper's."""
+    size = sizes.RESOLUTION
+    spec = SimulatorSpec(
+        cameras=tuple(Camera(name, size, size) for name in cameras),
+        state_names=tuple(f"joint_{index}" for index in range(sizes.STATE_DIM)),
+        action_names=(*(f"move_{index}" for index in range(sizes.ACTION_DIM - 1)), "close_gripper"),
+        action_low=(-100.0,) * (sizes.ACTION_DIM - 1) + (-1.0,),
+        action_high=(100.0,) * (sizes.ACTION_DIM - 1) + (1.0,),
+        control_hz=10,
+        horizon=20,
+        tasks=(Task("pick up the cube", "only"),),
+        words=("pick", "up", "the", "cube"),
+    )
+    return replace(spec, **changes)
+
+
+def attach(
+    folder: Path, name: str = "openvla_oft", spec: SimulatorSpec | None = None, options: Any = None, **node: Any
+) -> tuple[Any, Embodiment]:
+    """The network of a folder, and its robot in `simulator`."""
+    wrist = "wrist" if (folder / PART).is_file() else None
+    told = {"cameras": {"full_image": "front", "wrist_image": wrist}, "gripper": "one_zero_binary"} | node
+    chosen = PolicyNode(name, checkpoint=str(folder), options=HEADS | (options or {}), **told)
+    return build_backbone(chosen, spec or simulator())
 
 
 def difference(one: Tensor, other: Tensor) -> float:

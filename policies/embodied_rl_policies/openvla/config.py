@@ -183,8 +183,8 @@ def check_openvla_sizes(config: OpenVLAConfig) -> None:
         message = f"policy.width / policy.heads = {config.head_dim} must be even: rotary positions rotate pairs."
         raise UserError(message, code="policy-sizes-invalid")
     if config.first_action_token < 0:
-        message = f"policy.vocabulary={config.vocabulary} has no room for policy.bins={config.bins} tokens."
-        raise UserError(message, code="policy-sizes-invalid")
+        message = f"policy.vocabulary={config.vocabulary} has no room for policy.bins={config.bins} and policy."
+        raise UserError(f"{message}padding_rows={config.padding_rows} tokens.", code="policy-sizes-invalid")
     if not 0 < config.crop_area <= 1:
         message = f"policy.crop_area={config.crop_area} must lie above 0, up to 1."
         raise UserError(message, code="value-out-of-range")
