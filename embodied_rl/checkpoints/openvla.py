@@ -23,7 +23,7 @@ from embodied_rl.checkpoints import foreign
 from embodied_rl.checkpoints.foreign import FoundCheckpoint, FoundStatistics, TensorEntry, TensorFiles
 from embodied_rl.checkpoints.weight_names import CheckpointSource, as_foreign
 from embodied_rl.config.freeze import suggest_name
-from embodied_rl.interfaces.policy import TokenBackbone
+from embodied_rl.interfaces.policy import Backbone
 from embodied_rl.system.untrusted_files import name_file, shorten
 
 CONFIG, PREPROCESSOR, STATISTICS = "config.json", "preprocessor_config.json", "dataset_statistics.json"
@@ -159,7 +159,9 @@ def _choose_key(known: Mapping[str, Any], asset: str | None, where: Path) -> tup
         raise damaged_error(f"{where} is damaged: its statistics should be a mapping.")
     if asset is not None and asset not in known:
         listed = ", ".join(known) or "none"
-        message = f"policy.statistics={asset}: no such file, and {where} has {listed}.{suggest_name(asset, known)}"
+        message = (
+            f"policy.statistics={asset}: no such file, and {where} has {listed}.{suggest_name(asset, tuple(known))}"
+        )
         raise CheckpointError(message, code="statistics-missing")
     if asset is None and len(known) > 1:
         return None, f"{where} has statistics of several robots: choose policy.statistics=<one of {', '.join(known)}>."
@@ -208,7 +210,7 @@ def _normalisation(values: Mapping[str, Any], name: str, where: Path, bounded: b
         raise damaged_error(f"{where}, {name}: {shorten(error)}.") from error
 
 
-def make_files(network: TokenBackbone, robot: Embodiment) -> dict[str, bytes]:
+def make_files(network: Backbone, robot: Embodiment) -> dict[str, bytes]:
     """Return the small files for a network that was not imported from this format."""
     config = as_foreign(network).checkpoint_config("openvla", 0)
     preprocessor, statistics = config.pop("preprocessor"), make_statistics(robot, network.config.state_dim is not None)
@@ -232,7 +234,7 @@ def describe_parts(out: Path) -> Iterator[str]:
         yield f"OpenVLA-OFT loads {file.name} as a pickle. To make it, in {out}: {command}"
 
 
-def keep_files(network: TokenBackbone, source: CheckpointSource, robot: Embodiment) -> dict[str, bytes]:
+def keep_files(network: Backbone, source: CheckpointSource, robot: Embodiment) -> dict[str, bytes]:
     """Return the imported files of a network, with its current statistics if they have changed."""
     files = ({"tokenizer.json": robot.tokenizer.encode()} if robot.tokenizer else {}) | source.files
     reads_state = network.config.state_dim is not None

@@ -20,7 +20,7 @@ from embodied_rl.actors.learning.checkpoint import CheckpointError, damaged_erro
 from embodied_rl.checkpoints.foreign import FoundCheckpoint, write_prefix_length
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.foreign_checkpoint import ForeignCheckpoint
-from embodied_rl.interfaces.policy import FlowBackbone
+from embodied_rl.interfaces.policy import Backbone, FlowBackbone
 from embodied_rl.interfaces.sim import Unavailable
 from embodied_rl.system.untrusted_files import check_name, shorten
 
@@ -133,7 +133,7 @@ def explain_sizes(path: Path) -> Iterator[None]:
         raise damaged_error(f"{path} holds sizes of which no network can be built: {shorten(error)}.") from error
 
 
-def as_foreign(network: FlowBackbone) -> ForeignCheckpoint:
+def as_foreign(network: Backbone) -> ForeignCheckpoint:
     """Return the network, typed as `ForeignCheckpoint`; assert that it is one."""
     assert isinstance(network, ForeignCheckpoint), "only such networks are attached to other projects' checkpoints"
     return network

@@ -156,7 +156,8 @@ def test_aloha_is_normalised_by_minimum_and_maximum(folder: Path) -> None:
     change(folder / STATISTICS, lambda content: content.update(aloha_tiny=content.pop(sizes.KEY)))
     change(folder / STATISTICS, lambda content: content["aloha_tiny"]["action"].update(max=[3.0] * 7, min=[-1.0] * 7))
     found = detection.read_checkpoint(folder)
-    assert found.statistics.action.kind == "min_max" and found.statistics.action.center[0] == pytest.approx(1.0)
+    known = found.statistics.action
+    assert known is not None and known.kind == "min_max" and known.center[0] == pytest.approx(1.0)
     assert found.cameras == ("full_image", "left_wrist_image", "right_wrist_image")
 
 

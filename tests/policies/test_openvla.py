@@ -84,7 +84,7 @@ def test_other_images_are_resized_by_lanczos(shape: tuple[int, int]) -> None:
     found = prepare_images(torch.from_numpy(picture), sizes.RESOLUTION, 1.0)[0].numpy() * 255
     for channel in range(3):
         image = Image.fromarray(picture[0, :, :, channel].astype(np.float32))
-        expected = np.asarray(image.resize((sizes.RESOLUTION,) * 2, Image.Resampling.LANCZOS)).clip(0, 255)
+        expected = np.asarray(image.resize((sizes.RESOLUTION, sizes.RESOLUTION), Image.Resampling.LANCZOS)).clip(0, 255)
         assert np.abs(found[channel] - expected).max() <= 0.5 + 1e-3
         assert np.abs(found[channel] - found[channel].round()).max() < 1e-4
 
