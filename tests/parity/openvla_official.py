@@ -37,9 +37,6 @@ from timm.models.vision_transformer import VisionTransformer  # noqa: E402
 from tests.support import openvla_sizes as sizes  # noqa: E402
 from tests.support import recipe  # noqa: E402
 
-STEP = 13
-"""Of the places whose logits are kept."""
-
 
 def import_official(checkout: str) -> tuple[types.ModuleType, types.ModuleType, types.ModuleType]:
     """Import the modelling, processing and configuration files, without the rest of their package."""
@@ -155,7 +152,7 @@ def golden_oft(checkout: str, folder: str = "") -> dict[str, torch.Tensor]:
             logits.append(
                 kept[-1][0, -places - 2 : -2, sizes.VOCABULARY - sizes.PADDING_ROWS - sizes.BINS :][:, : sizes.BINS]
             )
-        tensors |= {f"{name}/actions": torch.stack(actions), f"{name}/logits": torch.stack(logits)[:, ::STEP]}
+        tensors |= {f"{name}/actions": torch.stack(actions), f"{name}/logits": torch.stack(logits)[:, :: sizes.STEP]}
         tensors |= {f"{name}/pixels": pixels[:1]} if cameras == 1 else {}
     return {name: value.float().contiguous() for name, value in tensors.items()}
 

@@ -29,26 +29,15 @@ CLOSE = 1e-5
 each = pytest.mark.parametrize
 
 
-def given_bins() -> torch.Tensor:
-    """The bins of the golden logits, int64 [rows, 1, D]."""
-    rows = (
-        recipe.words(f"bins{row}", 1, sizes.ACTION_DIM, sizes.BINS, sizes.ACTION_DIM - 1) for row in range(sizes.ROWS)
-    )
-    return torch.from_numpy(np.concatenate(list(rows)))[:, None]
-
-
 @each("variant", sizes.VARIANTS)
 @torch.no_grad()
 def test_parallel_logits_and_actions_are_the_official_ones(variant: str) -> None:
     """The official code takes one row at a time, without padding, and a mask of its own transformers."""
     network, golden = small_openvla.network("openvla_oft", variant), small_openvla.golden("openvla_oft")
     logits, _ = network.action_logits(network.encode(small_openvla.observation(variant)))
-    assert small_openvla.difference(logits.flatten(1, 2)[:, ::13], golden[f"{variant}/logits"]) < CLOSE
-    unit = network.bin_centres()[logits.argmax(dim=-1)]
-    known = sizes.statistics()[sizes.KEY]["action"]
-    low, high, mask = (np.array(known[name]) for name in ("q01", "q99", "mask"))
-    actions = np.where(mask, 0.5 * (unit.numpy() + 1) * (high - low + 1e-8) + low, unit.numpy())
-    np.testing.assert_allclose(actions, golden[f"{variant}/actions"].numpy(), atol=CLOSE)
+    assert small_openvla.difference(logits.flatten(1, 2)[:, :: sizes.STEP], golden[f"{variant}/logits"]) < CLOSE
+    actions = small_openvla.restore(network.bin_centres()[logits.argmax(dim=-1)])
+    assert small_openvla.difference(actions, golden[f"{variant}/actions"]) < CLOSE
     assert (golden[f"{variant}/logits"].diff(dim=1).abs().amax(dim=-1) > 0.01).all(), "places differ"
 
 
@@ -56,15 +45,10 @@ def test_parallel_logits_and_actions_are_the_official_ones(variant: str) -> None
 def test_logits_and_actions_in_order_are_the_official_ones() -> None:
     network, golden = small_openvla.network("openvla"), small_openvla.golden("openvla")
     context = network.encode(small_openvla.observation())
-    logits, _ = network.action_logits(context, given_bins())
+    logits, _ = network.action_logits(context, small_openvla.given_bins())
     assert small_openvla.difference(logits[:, 0], golden["logits"]) < CLOSE
-    bins = torch.zeros(sizes.ROWS, 0, dtype=torch.int64)
-    for _ in range(sizes.ACTION_DIM):
-        bins = torch.cat([bins, network.next_logits(context, bins).argmax(dim=-1, keepdim=True)], dim=1)
-    robot = sizes.statistics()[sizes.KEY]["action"]
-    unit, low, high = network.bin_centres()[bins].numpy(), np.array(robot["q01"]), np.array(robot["q99"])
-    actions = np.where(robot["mask"], (unit + 1) / 2 * (high - low) + low, unit)
-    np.testing.assert_allclose(actions, golden["actions"].numpy(), atol=CLOSE)
+    unit = network.bin_centres()[small_openvla.choose_in_order(network, context)]
+    assert small_openvla.difference(small_openvla.restore(unit), golden["actions"]) < CLOSE
 
 
 def test_images_of_the_right_size_are_prepared_as_in_the_official_processor() -> None:
@@ -133,11 +117,11 @@ def test_the_rows_of_bins_give_what_the_whole_output_layer_does(name: str) -> No
 @torch.no_grad()
 def test_neither_padding_nor_other_rows_change_a_row(name: str) -> None:
     network, inputs = small_openvla.network(name, "two", token_length=20), small_openvla.observation("two")
-    logits, features = network.action_logits(network.encode(inputs), given_bins())
+    logits, features = network.action_logits(network.encode(inputs), small_openvla.given_bins())
     padded = F.pad(inputs.tokens[1:2], (0, 5))
     images = {camera: image[1:2] for camera, image in inputs.images.items()}
     alone = network.encode(PolicyInput(images, inputs.state[1:2], padded))
-    found = network.action_logits(alone, given_bins()[1:2])
+    found = network.action_logits(alone, small_openvla.given_bins()[1:2])
     assert (
         small_openvla.difference(found[0], logits[1:2]) < CLOSE
         and small_openvla.difference(found[1], features[1:2]) < CLOSE
@@ -148,7 +132,7 @@ def test_neither_padding_nor_other_rows_change_a_row(name: str) -> None:
 @torch.no_grad()
 def test_an_entry_depends_on_those_before_it_alone() -> None:
     network = small_openvla.network("openvla")
-    context, bins = network.encode(small_openvla.observation()), given_bins()
+    context, bins = network.encode(small_openvla.observation()), small_openvla.given_bins()
     logits, features = network.action_logits(context, bins)
     for entry in range(sizes.ACTION_DIM):
         stepped = network.next_logits(context, bins[:, 0, :entry])
@@ -220,7 +204,9 @@ def test_recomputed_activations_give_the_same_gradients(name: str) -> None:
     found = []
     for recompute in (False, True):
         network = small_openvla.network(name, gradient_checkpointing=recompute)
-        network.action_logits(network.encode(small_openvla.observation()), given_bins())[0].square().sum().backward()
+        network.action_logits(network.encode(small_openvla.observation()), small_openvla.given_bins())[
+            0
+        ].square().sum().backward()
         found.append({name: parameter.grad for name, parameter in network.named_parameters()})
     assert found[0].keys() == found[1].keys()
     assert all(value is not None and torch.allclose(value, found[1][name]) for name, value in found[0].items())

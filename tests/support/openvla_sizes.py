@@ -18,12 +18,14 @@ HORIZON, ACTION_DIM, STATE_DIM, BINS = 8, 7, 8, 256
 WIDTH, LAYERS, HIDDEN, HEADS, KEY_VALUE_HEADS, VOCABULARY, PADDING_ROWS = 40, 3, 72, 4, 2, 32_064, 64
 NORM_EPSILON = 1e-6
 PATCH, RESOLUTION = 14, 42
-DINO = {"width": 24, "layers": 3, "hidden": 60, "heads": 3}
+DINO = {"width": 24, "layers": 3, "hidden": 60, "heads": 4}
 SIGLIP = {"width": 36, "layers": 4, "hidden": 134, "heads": 4}
 REGISTERS = 3
 MEANS, STDS = ((0.485, 0.456, 0.406), (0.5, 0.5, 0.5)), ((0.229, 0.224, 0.225), (0.5, 0.5, 0.5))
 VARIANTS = {"one": (1, False), "two": (2, True)}
 """name → number of cameras, and whether the state is read."""
+STEP = 13
+"""Of the places of OpenVLA-OFT whose logits are kept."""
 KEY = "libero_tiny_no_noops"
 TOWERS = ("dinosiglip-vit-so-224px", "vit_large_patch14_reg4_dinov2.lvd142m", "vit_so400m_patch14_siglip_224")
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from embodied_rl.actors.embodiment import Embodiment, Normalisation
 from embodied_rl.assembly.build import build_backbone
-from embodied_rl.interfaces.policy import PolicyInput
+from embodied_rl.interfaces.policy import Context, PolicyInput
 from embodied_rl.interfaces.sim import Camera, SimulatorSpec, Task
 from embodied_rl.schema import PolicyNode
 from embodied_rl_policies.openvla.autoregressive import OpenVLA
@@ -137,6 +137,28 @@ def attach(
     told = {"cameras": {"full_image": "front", "wrist_image": wrist}, "gripper": "one_zero_binary"} | node
     chosen = PolicyNode(name, checkpoint=str(folder), options=HEADS | (options or {}), **told)
     return build_backbone(chosen, spec or simulator())
+
+
+def given_bins() -> Tensor:
+    """The bins of OpenVLA's golden logits, int64 [rows, 1, D]."""
+    shortest = sizes.ACTION_DIM - 1
+    rows = (recipe.words(f"bins{row}", 1, sizes.ACTION_DIM, sizes.BINS, shortest) for row in range(sizes.ROWS))
+    return torch.from_numpy(np.concatenate(list(rows)))[:, None]
+
+
+def choose_in_order(network: OpenVLA, context: Context) -> Tensor:
+    """The likeliest bins int64 [rows, D], one after another."""
+    bins = torch.zeros(len(context), 0, dtype=torch.int64)
+    for _ in range(sizes.ACTION_DIM):
+        bins = torch.cat([bins, network.next_logits(context, bins).argmax(dim=-1, keepdim=True)], dim=1)
+    return bins
+
+
+def restore(unit: Tensor) -> Tensor:
+    """Actions [..., D] by the formula of OpenVLA-OFT."""
+    known = {name: torch.tensor(values) for name, values in sizes.statistics()[sizes.KEY]["action"].items()}
+    scaled = 0.5 * (unit + 1) * (known["q99"] - known["q01"] + 1e-8) + known["q01"]
+    return torch.where(known["mask"], scaled, unit)
 
 
 def difference(one: Tensor, other: Tensor) -> float:
