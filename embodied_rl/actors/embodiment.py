@@ -25,6 +25,8 @@ LARGEST_PAD = 1e-5
 BLIND = ("none", "image", "instruction")
 GRIPPERS = {"same": (1.0, 0.0), "inverted": (-1.0, 0.0), "zero_one": (2.0, -1.0), "one_zero": (-2.0, 1.0)}
 """Convention of the policy's gripper entries → (factor, offset) that turn them into the simulator's [-1, 1]."""
+BINARY = "_binary"
+"""End of a convention whose result becomes -1 or 1, as in the evaluations of OpenVLA on LIBERO."""
 
 
 UNCONDITIONED = {"condition": "", "guidance": 1.0, "clipped": False}
@@ -127,7 +129,7 @@ class Embodiment:
         privileged_names: entries of the privileged state with known statistics privileged_mean, privileged_std.
         views: the policy's names of `cameras`; the same names if empty.
         relative: for each action entry the state entry that it is relative to, or -1; all absolute if empty.
-        gripper: convention of the policy's entries named gripper, a key of `GRIPPERS`.
+        gripper: convention of the policy's entries named gripper, a key of `GRIPPERS`, or one with `BINARY`.
         tokenizer: content of the tokenizer.json of the policy's language model; empty if ids are words.
         condition: words that follow each instruction, such as "advantage: positive"; empty for none.
         guidance: w of the deployed velocity v_null + w (v_condition - v_null), where v_null is that of instructions
@@ -188,7 +190,7 @@ class Embodiment:
             raise UserError(f"policy.executed={self.executed} must be at least 1.", code="executed-out-of-range")
         if self.blind not in BLIND:
             raise UserError(f"policy.blind={self.blind!r} is not one of {', '.join(BLIND)}.", code="blind-unknown")
-        if self.gripper not in GRIPPERS:
+        if self.gripper.removesuffix(BINARY) not in GRIPPERS:
             raise UserError(
                 f"policy.gripper={self.gripper!r} is not one of {', '.join(GRIPPERS)}.", code="gripper-unknown"
             )
@@ -351,7 +353,10 @@ class Embodiment:
             return np.clip(low + (unit + 1) * ((high - low) / 2), low, high).astype(np.float32)
         absolute = self.action.restore(unit) + self._origin(state)
         factor, offset = self._gripper_map()
-        return np.clip(absolute * factor + offset, low, high).astype(np.float32)
+        values = absolute * factor + offset
+        if self.gripper.endswith(BINARY):
+            values = np.where(["gripper" in name for name in self.action_names], np.sign(values), values)
+        return np.clip(values, low, high).astype(np.float32)
 
     def model_actions(self, actions: NDArray[Any] | Tensor, state: NDArray[Any] | Tensor, action_dim: int) -> Tensor:
         """Convert simulator actions [n, H, A] to float32 [n, H, D], zeros beyond A; inverts `actions` within limits."""
@@ -377,7 +382,10 @@ class Embodiment:
 
     def _gripper_map(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Return factor and offset [A] from the policy's convention to the simulator's; 1 and 0 except for grippers."""
-        pairs = [GRIPPERS[self.gripper] if "gripper" in name else (1.0, 0.0) for name in self.action_names]
+        pairs = [
+            GRIPPERS[self.gripper.removesuffix(BINARY)] if "gripper" in name else (1.0, 0.0)
+            for name in self.action_names
+        ]
         return np.array([pair[0] for pair in pairs], np.float32), np.array([pair[1] for pair in pairs], np.float32)
 
     def to_dict(self) -> dict[str, Any]:

@@ -89,7 +89,8 @@ def place_network(network: Backbone, node: PolicyNode) -> None:
     node = resolve_placement(node)
     if node.precision == "bfloat16":
         adapted = {id(parameter) for name, parameter in network.named_parameters() if ".lora_" in name}
-        frozen = [parameter for parameter in network.prefix_parameters() if id(parameter) not in adapted]
+        still = [parameter for parameter in network.parameters() if not parameter.requires_grad]
+        frozen = [parameter for parameter in network.prefix_parameters() or still if id(parameter) not in adapted]
         if not frozen or any(parameter.requires_grad for parameter in frozen):
             raise _too_coarse(node)
         for parameter in frozen:

@@ -103,8 +103,8 @@ class TokenActor(NetworkActor):
         if prefix is not None:
             message = "A policy that chooses tokens cannot continue actions that are already committed."
             raise UserError(message, code="prefix-not-supported")
-        logits, _ = self._logits(self.backbone.encode(self._inputs(observation)))
-        chunk = self.embodiment.all_actions(self._centres(logits.argmax(dim=-1)), observation.state)
+        bins = self._choose(self.backbone.encode(self._inputs(observation)), None)[0]
+        chunk = self.embodiment.all_actions(self._centres(bins), observation.state)
         return chunk if whole else chunk[:, : self.embodiment.executed]
 
     @autocast_method
@@ -128,8 +128,7 @@ class TokenActor(NetworkActor):
             raise UserError("prefix: a policy that chooses tokens acts without a delay.", code="prefix-not-supported")
         inputs = self._inputs(observation)
         context = self.backbone.encode(inputs)
-        logits, features = self._logits(context)
-        bins = draw_bins(keys, logits / self.temperature) if explore else logits.argmax(dim=-1)
+        bins, logits, features = self._choose(context, keys if explore else None)
         actions = self._centres(bins)[:, : self.embodiment.executed]
         trace = make_input_trace(inputs) | {BINS: self._executed(bins), ACTIONS: actions}
         trace |= self._keep_privileged(observation, explore)
@@ -168,7 +167,7 @@ class TokenActor(NetworkActor):
         """Recompute decisions with gradients from the tensors that `act` recorded; the result lies on the host."""
         trace = {name: copy_to(value, self.device) for name, value in trace.items()}
         context = self.backbone.encode(read_inputs(trace))
-        logits, features = self._logits(context)
+        logits, features = self._logits(context, trace[BINS])
         log_prob, entropy = self._score(logits, trace[BINS])
         auxiliary, target = self._find_auxiliary(trace, context)
         return Evaluation(
@@ -191,8 +190,27 @@ class TokenActor(NetworkActor):
         """Return (Hx, A)."""
         return self.embodiment.executed, len(self.embodiment.action_names)
 
-    def _logits(self, context: Context) -> tuple[Tensor, Tensor]:
-        logits, features = self.backbone.action_logits(context)
+    def _choose(self, context: Context, keys: NoiseKeys | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Return bins int64 [n, H, D], drawn by keys, or the likeliest without any, with their logits and features.
+
+        Logits of an autoregressive network are recomputed in one pass over the chosen bins, as `evaluate` does.
+        """
+        if not self.backbone.AUTOREGRESSIVE:
+            logits, features = self._logits(context)
+            bins = logits.argmax(dim=-1) if keys is None else draw_bins(keys, logits / self.temperature)
+            return bins, logits, features
+        horizon, width = self.backbone.spec.horizon, self.backbone.spec.action_dim
+        uniform = None if keys is None else draw_uniform(keys, horizon, width, self.device).flatten(1)
+        bins = torch.zeros(len(context), 0, dtype=torch.int64, device=self.device)
+        for entry in range(horizon * width):
+            logits = self.backbone.next_logits(context, bins).float()
+            chosen = logits.argmax(dim=-1) if uniform is None else invert(logits / self.temperature, uniform[:, entry])
+            bins = torch.cat([bins, chosen[:, None]], dim=1)
+        bins = bins.unflatten(1, (horizon, width))
+        return bins, *self._logits(context, bins)
+
+    def _logits(self, context: Context, bins: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        logits, features = self.backbone.action_logits(context, bins)
         return logits.float(), features.float()
 
     def _centres(self, bins: Tensor) -> Tensor:
@@ -220,10 +238,18 @@ class TokenActor(NetworkActor):
 def draw_bins(keys: NoiseKeys, logits: Tensor) -> Tensor:
     """Draw a bin of each entry from softmax(logits [n, H, D, N]) by its noise keys: int64 [n, H, D].
 
-    A row's bins do not depend on other rows: each entry inverts its distribution function at a uniform number.
+    A row's bins do not depend on other rows.
     """
-    rows, horizon, width, _ = logits.shape
+    return invert(logits, draw_uniform(keys, logits.shape[1], logits.shape[2], logits.device))
+
+
+def draw_uniform(keys: NoiseKeys, horizon: int, width: int, device: torch.device) -> Tensor:
+    """Draw the uniform number of each entry of a chunk by its noise keys: float64 [n, H, D]."""
     words = draw_words(keys, {NoiseStream.STEP: horizon * width})[NoiseStream.STEP]
-    uniform = torch.from_numpy(as_uniform(words)).reshape(rows, horizon, width, 1).to(logits.device)
+    return torch.from_numpy(as_uniform(words)).reshape(len(keys), horizon, width).to(device)
+
+
+def invert(logits: Tensor, uniform: Tensor) -> Tensor:
+    """Return the bins int64 [...] where the distribution function of softmax(logits [..., N]) exceeds numbers [...]."""
     cumulative = logits.double().softmax(dim=-1).cumsum(dim=-1)
-    return (cumulative <= uniform * cumulative[..., -1:]).sum(dim=-1)
+    return (cumulative <= uniform[..., None] * cumulative[..., -1:]).sum(dim=-1)

@@ -92,7 +92,7 @@ def make_word_tokenizer(words: Sequence[str]) -> str:
     listed = ["<pad>", "<unk>", *sorted({word.lower() for word in words} - {"<pad>", "<unk>"})]
     made = Tokenizer(models.WordLevel({word: index for index, word in enumerate(listed)}, unk_token="<unk>"))
     made.normalizer = normalizers.Lowercase()
-    made.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s,;:]+"), "removed")
+    made.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s,;:?]+"), "removed")
     return made.to_str()
 
 

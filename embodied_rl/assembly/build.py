@@ -283,9 +283,10 @@ def resolve_policy_file(text: str) -> Path:
     """
     path = assets.resolve_path(text)
     if (form := detection.detect_format(path)) is not None:
+        names = "openvla|openvla_oft" if form == "openvla" else "act|diffusion|gr00t|pi0|pi05|smolvla"
         raise CheckpointError(
             f"{path} is a checkpoint of {form}, attached to no simulator yet. Type: embodied-rl import "
-            f"policy=<act|diffusion|gr00t|pi0|pi05|smolvla> policy.checkpoint={path} sim=<simulator> out=<file>",
+            f"policy=<{names}> policy.checkpoint={path} sim=<simulator> out=<file>",
             code="checkpoint-not-imported",
         )
     if path.suffix == ".safetensors" and not path.is_dir():

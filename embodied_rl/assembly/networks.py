@@ -61,9 +61,10 @@ def attach_network(
         UserError: something does not fit, is missing, or must be chosen; the message names the key to set.
     """
     found = detection.read_checkpoint(path, find_asset(node))
-    if found.policy not in (None, node.name):
+    possible = (found.policy,) if found.policy is not None else found.candidates
+    if possible and node.name not in possible:
         raise CheckpointError(
-            f"{path} holds policy {found.policy!r}, not {node.name!r}: set policy={found.policy}.",
+            f"{path} holds policy {' or '.join(map(repr, possible))}, not {node.name!r}: set policy={possible[-1]}.",
             code="checkpoint-of-another-policy",
         )
     if found.statistics.problem and not found.cameras:  # nothing is known of the robot before one is chosen
@@ -96,7 +97,7 @@ def _make_embodiment(
         ("action", len(spec.action_names), options.action_dim),
         ("state", len(spec.state_names), options.state_dim),
     ):
-        if count > most:
+        if most is not None and count > most:
             raise UserError(
                 f"The simulator has {count} {name} entries, the checkpoint's network at most {most}: choose a "
                 f"simulator (or a setting of it) with {most} or fewer, or another checkpoint.",

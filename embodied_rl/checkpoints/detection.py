@@ -3,12 +3,13 @@
 from pathlib import Path
 
 from embodied_rl.actors.learning.checkpoint import CheckpointError
-from embodied_rl.checkpoints import gr00t, lerobot, openpi
+from embodied_rl.checkpoints import gr00t, lerobot, openpi, openvla
 from embodied_rl.checkpoints.foreign import FoundCheckpoint
 from embodied_rl.runs import other_files
 
-READERS = {"lerobot": lerobot, "gr00t": gr00t, "openpi": openpi}
-"""In the order of detection: a folder with lerobot's configuration is lerobot's."""
+READERS = {"lerobot": lerobot, "gr00t": gr00t, "openvla": openvla, "openpi": openpi}
+"""In the order of detection: a folder with lerobot's configuration is lerobot's, and openpi's folders are recognised by
+their weights alone."""
 
 
 def detect_format(path: Path) -> str | None:

@@ -8,7 +8,7 @@ import torch
 
 from embodied_rl.actors.embodiment import Embodiment, Normalisation
 from embodied_rl.actors.learning.checkpoint import CheckpointError
-from embodied_rl.checkpoints import lerobot, openpi
+from embodied_rl.checkpoints import lerobot, openpi, openvla
 from embodied_rl.checkpoints.foreign import FoundCheckpoint, FoundStatistics, parse_json
 from embodied_rl.config.freeze import suggest_name
 from embodied_rl.interfaces.errors import UserError
@@ -56,14 +56,17 @@ def choose_statistics(
 ) -> tuple[Normalisation, Normalisation]:
     """Return the normalisation of state and action, from the checkpoint or from a file.
 
-    `file`: a norm_stats.json, a LeRobotDataset's folder or its meta/stats.json; None for the checkpoint's own.
+    `file`: a norm_stats.json, a LeRobotDataset's folder or its meta/stats.json, or for OpenVLA a
+    dataset_statistics.json; None for the checkpoint's own.
 
     Raises:
         UserError: no statistics are found, or they belong to another embodiment.
     """
     known = found.statistics if file is None else _read_statistics(Path(file), found)
+    entries = len(spec.state_names)
+    state = known.state if found.reads_state else Normalisation.identity(entries)
     return (
-        _check_size(known.state, "state", len(spec.state_names), known.where, known.problem),
+        _check_size(state, "state", entries, known.where, known.problem),
         _check_size(known.action, "action", len(spec.action_names), known.where, known.problem),
     )
 
@@ -124,6 +127,8 @@ def find_relative(spec: SimulatorSpec, names: Sequence[str]) -> tuple[int, ...]:
 
 
 def _read_statistics(path: Path, found: FoundCheckpoint) -> FoundStatistics:
+    if found.format == "openvla":
+        return openvla.read_statistics(path, reads_state=found.reads_state)
     kind = "quantiles" if _mode(found, "ACTION") == "QUANTILES" else "mean_std"
     file = next((place for place in (path / "meta/stats.json", path / openpi.STATS, path) if place.is_file()), None)
     if file is None:

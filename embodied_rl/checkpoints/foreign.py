@@ -33,11 +33,12 @@ PICKLES = ("pytorch_model.bin", "model.pt", "model.pth", "model.bin", "model.ckp
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """The file, dtype and shape of one stored tensor."""
+    """The file, dtype and shape of one stored tensor; `stored` is its name there, if that is another one."""
 
     file: Path
     dtype: torch.dtype
     shape: tuple[int, ...]
+    stored: str = ""
 
 
 class TensorFiles(Mapping[str, TensorEntry]):
@@ -68,7 +69,7 @@ class TensorFiles(Mapping[str, TensorEntry]):
         file = self._entries[name].file
         try:
             with safe_open(file, "pt") as opened:
-                return opened.get_tensor(name)
+                return opened.get_tensor(self._entries[name].stored or name)
         except SafetensorError as error:
             raise damaged_error(f"{file} is damaged at {name}: {error}.") from error
 
@@ -93,10 +94,11 @@ class FoundStatistics:
 
 @dataclass(frozen=True)
 class FoundCheckpoint:
-    """A checkpoint of another project, of `format` "lerobot", "openpi" or "gr00t".
+    """A checkpoint of another project, of `format` "lerobot", "openpi", "gr00t" or "openvla".
 
     Attributes:
-        policy: name of the policy plug-in.
+        policy: name of the policy plug-in; None if the files do not say.
+        candidates: names of the plug-ins that it may be of, where the files leave several open.
         config: its configuration file; empty if it has none.
         tensors: its weights, by their names in the checkpoint.
         statistics: normalisation statistics of the embodiment that it was trained for.
@@ -106,6 +108,7 @@ class FoundCheckpoint:
         action_names: names of the action's entries; empty if it does not say.
         clipped: whether its actions are clipped to [-1, 1] before they are converted to the robot's units.
         gripper: convention of its gripper actions; see `Embodiment.gripper`.
+        reads_state: whether its network reads the state; else the state needs no statistics.
         tokenizer: content of its tokenizer.json; empty if it has none.
         files: its small files, name → content, for a later export.
     """
@@ -124,6 +127,8 @@ class FoundCheckpoint:
     action_names: tuple[str, ...] = ()
     clipped: bool = False
     gripper: str = "same"
+    candidates: tuple[str, ...] = ()
+    reads_state: bool = True
     tokenizer: str = field(default="", repr=False)
     files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
 
@@ -185,7 +190,7 @@ def find_tensors(folder: Path) -> TensorFiles:
             raise damaged_error(f"{folder / INDEX} names {absent[0]}, which no file holds.")
         return TensorFiles(entries)
     if (folder / SINGLE).is_file():
-        return TensorFiles(*_read_header(folder / SINGLE))
+        return read_tensor_file(folder / SINGLE)
     if pickled := [name for name in PICKLES if (folder / name).exists()]:
         raise CheckpointError(
             f"{folder / pickled[0]} is a pickle, which can run any code when opened, and is not read: store it as "
@@ -193,6 +198,15 @@ def find_tensors(folder: Path) -> TensorFiles:
             code="checkpoint-is-pickle",
         )
     raise CheckpointError(f"{folder} has no weights: {SINGLE} is missing.", code="checkpoint-file-missing")
+
+
+def read_tensor_file(file: Path) -> TensorFiles:
+    """Read the header of one safetensors file.
+
+    Raises:
+        CheckpointError: the file is damaged, or not a safetensors file.
+    """
+    return TensorFiles(*_read_header(file))
 
 
 def _read_header(file: Path) -> tuple[dict[str, TensorEntry], dict[str, str]]:

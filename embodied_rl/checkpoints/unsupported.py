@@ -10,14 +10,14 @@ from embodied_rl.config import plugins
 from embodied_rl.schema.config_file import read_config
 
 SUPPORTED = (
-    "lerobot's pi0, pi05, smolvla, groot (N1.7), act and diffusion, openpi's π0 and π0.5, and NVIDIA's GR00T N1.7"
+    "lerobot's pi0, pi05, smolvla, groot (N1.7), act and diffusion, openpi's π0 and π0.5, NVIDIA's GR00T N1.7, and "
+    "OpenVLA"
 )
 
 OPENPI = "paligemma_with_expert."
 """Prefix of the names of tensors of π0 and π0.5 in openpi."""
 
 PARTS = {
-    "openvla": "OpenVLA",
     "gr00tn1d6": "GR00T N1.6",
     "gr00t_n1d6": "GR00T N1.6",
     "gr00t_n1_5": "GR00T N1.5",
@@ -173,8 +173,7 @@ def check_openpi(folder: Path, config: Mapping[str, Any]) -> None:
         CheckpointError: the folder holds another network; the message names it.
     """
     if "model_type" in config or "architectures" in config:
-        oft = any(folder.glob("action_head--*"))
-        raise refuse_network(folder, "OpenVLA-OFT" if oft else name_network(config) or "another project's network")
+        raise refuse_network(folder, name_network(config) or "another project's network")
 
 
 def check_openpi_tensors(folder: Path, names: Iterable[str]) -> None:

@@ -297,7 +297,7 @@ def find_sizes(cls: type[Any], found: FoundCheckpoint, given: Mapping[str, objec
 
 
 def name_tensors(network: FlowBackbone, form: str) -> dict[str, Tensor]:
-    """Return all tensors of a checkpoint in the format `form` ("lerobot" or "openpi"), by their names in that format.
+    """Return all tensors of a checkpoint in the format `form`, such as "lerobot", by their names in that format.
 
     A network that was imported from this format keeps the original names and dtypes, and the carried tensors. Any other
     network gets new names, and zeros for the tensors that loaders require although no forward pass reads them.
@@ -318,7 +318,8 @@ def name_tensors(network: FlowBackbone, form: str) -> dict[str, Tensor]:
     if form == "openpi":  # safetensors keeps the first name of a weight that has two
         firsts = as_foreign(network).CHECKPOINT_COPIES.values()
         return separate_tensors({name: value for name, value in plain.items() if name not in firsts})
-    return separate_tensors({cls.CHECKPOINT_OUTERMOST + name: value for name, value in plain.items()})
+    start = cls.CHECKPOINT_OUTERMOST if form == "lerobot" else ""
+    return separate_tensors({start + name: value for name, value in plain.items()})
 
 
 def make_header(network: FlowBackbone, tensors: Mapping[str, Tensor], form: str) -> dict[str, str]:

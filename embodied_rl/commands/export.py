@@ -1,4 +1,4 @@
-"""`embodied-rl export`: write a policy as a checkpoint of lerobot, openpi or Isaac-GR00T, or its adapters."""
+"""`embodied-rl export`: write a policy as a checkpoint of lerobot, openpi, Isaac-GR00T or OpenVLA, or its adapters."""
 
 import json
 import os
@@ -14,7 +14,16 @@ from embodied_rl.actors.flow_kind import read_denoise_steps
 from embodied_rl.actors.learning.checkpoint import explain_failed_writes
 from embodied_rl.assembly import build
 from embodied_rl.assembly.evaluated_policies import find_run
-from embodied_rl.checkpoints import detection, gr00t_files, lerobot, lerobot_files, model_card, openpi, peft_files
+from embodied_rl.checkpoints import (
+    detection,
+    gr00t_files,
+    lerobot,
+    lerobot_files,
+    model_card,
+    openpi,
+    openvla,
+    peft_files,
+)
 from embodied_rl.checkpoints.foreign import SINGLE, write_prefix_length
 from embodied_rl.checkpoints.policy_file import PolicyMetadata, read_metadata
 from embodied_rl.checkpoints.weight_names import CheckpointSource, make_header, name_tensors
@@ -54,9 +63,9 @@ def run(config: ExportConfig) -> None:
     else:
         write_checkpoint(out, network, robot, policy=metadata.policy, form=config.format, steps=steps)
     print(f"{config.format} checkpoint of {metadata.policy} in {out}")
-    for note in list_omitted_properties(robot, config.format, network.prefix_trained_to):
+    for note in list_omitted_properties(robot, config.format, network.prefix_trained_to, network.spec.horizon):
         print(f"Not stored, because the format cannot store it: {note}")
-    for note in lerobot_files.describe_versions(out):
+    for note in (*lerobot_files.describe_versions(out), *openvla.describe_parts(out)):
         print(note)
     if place is not None:
         card = model_card.make_card(place, config.format, metadata, find_report(file), config.base)
@@ -81,8 +90,10 @@ def store_source_as_float32(source: CheckpointSource) -> None:
         source.files[lerobot.CONFIG] = json.dumps(config | changed, indent=4).encode()
 
 
-def list_omitted_properties(robot: Embodiment, form: str, trained_to: int = 0) -> Iterator[str]:
+def list_omitted_properties(robot: Embodiment, form: str, trained_to: int = 0, horizon: int = 1) -> Iterator[str]:
     """Yield notes on properties of the policy that the format `form` cannot store."""
+    if form == "openvla" and horizon > 1:
+        yield f"chunks of {horizon} actions (a constant of OpenVLA-OFT's prismatic/vla/constants.py)"
     if form == "openpi" and any(source >= 0 for source in robot.relative):
         names = [name for name, source in zip(robot.action_names, robot.relative, strict=True) if source >= 0]
         yield f"actions relative to the state: {', '.join(names)} (openpi stores that in its training configuration)"
@@ -173,6 +184,8 @@ def write_checkpoint(
     """Write a network and its embodiment as a checkpoint folder of the format `form`."""
     tensors = name_tensors(network, form)
     header = make_header(network, tensors, form)
+    for name, part in openvla.separate_parts(tensors).items() if form == "openvla" else ():
+        _write(out, {}, part, {"format": "pt"}, name)
     _write(out, _make_files(network, robot, policy, form, steps), tensors, header, SINGLE)
 
 
@@ -210,6 +223,10 @@ def _make_files(network: FlowBackbone, robot: Embodiment, policy: str, form: str
     source = network.source
     if source is not None and policy == "gr00t":
         return gr00t_files.keep_files(source, robot, steps, network.config.embodiment)
+    if form == "openvla":
+        if source is None or source.format != form:
+            return openvla.make_files(network, robot)
+        return openvla.keep_files(network, source, robot)
     if source is None or source.format != form:
         files = lerobot_files if form == "lerobot" else openpi
         return files.make_files(network, robot, policy, steps)

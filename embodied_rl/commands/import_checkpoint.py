@@ -58,7 +58,8 @@ def check_import(config: ImportConfig) -> tuple[Path, Path]:
         )
     if config.policy.checkpoint is None:
         raise UserError(
-            "policy.checkpoint is missing. Add policy.checkpoint=<folder of lerobot's or openpi's>.", code="key-missing"
+            "policy.checkpoint is missing. Add policy.checkpoint=<folder of lerobot's, openpi's or OpenVLA's>.",
+            code="key-missing",
         )
     path = assets.resolve_path(config.policy.checkpoint)
     if detection.detect_format(path) is None:

@@ -68,9 +68,9 @@ def describe_policy_file(metadata: PolicyMetadata) -> Iterator[Row]:
 def describe_checkpoint(found: FoundCheckpoint) -> Iterator[Row]:
     """Yield the rows that describe a checkpoint of another project."""
     yield "format", found.format
-    yield "policy", found.policy or "not stored"
+    yield "policy", found.policy or " or ".join(found.candidates) or "not stored"
     try:
-        cls = plugins.find_plugin("policies", str(found.policy))
+        cls = _find_class(found)
         yield "sizes", format_sizes(thaw_config(networks.find_network_sizes(found, cls, {})))
     except ValueError:  # `list_missing` reports the error
         yield "sizes", ""
@@ -80,13 +80,19 @@ def describe_checkpoint(found: FoundCheckpoint) -> Iterator[Row]:
     yield "cameras", ", ".join(found.cameras) or "none"
     for name in ("state", "action"):
         known: Normalisation | None = getattr(found.statistics, name)
-        yield name, "not stored" if known is None else f"{len(known)} entries, {describe_statistics(known)}"
+        absent = "not stored" if name == "action" or found.reads_state else "not read"
+        yield name, absent if known is None else f"{len(known)} entries, {describe_statistics(known)}"
     yield "relative actions", f"but for {', '.join(found.exceptions)}" if found.relative else "none"
     yield "executed", str(found.executed or "not stored")
     yield "prefix_trained_to", str(read_prefix_length(found.tensors.metadata, str(found.folder)))
     yield "denoise steps", str(found.denoise_steps or "not stored")
     without = "none: it reads no words" if found.policy in WORDLESS else "not inside"
     yield "tokenizer", "inside" if found.tokenizer else without
+
+
+def _find_class(found: FoundCheckpoint) -> type[Any]:
+    """Return the class of a checkpoint's network, the first one if its files leave several open."""
+    return plugins.find_plugin("policies", found.policy or (*found.candidates, "None")[0])
 
 
 def list_missing(found: FoundCheckpoint, tensors: bool) -> Iterator[str]:
@@ -99,16 +105,17 @@ def list_missing(found: FoundCheckpoint, tensors: bool) -> Iterator[str]:
     if found.statistics.problem:
         yield found.statistics.problem
     for name in ("state", "action"):
-        if getattr(found.statistics, name) is None and not found.statistics.problem:
+        needed = name == "action" or found.reads_state
+        if needed and getattr(found.statistics, name) is None and not found.statistics.problem:
             yield f"statistics of the {name}; policy.statistics=<LeRobotDataset folder, or norm_stats.json>"
     if not found.tokenizer and found.policy not in WORDLESS:
         yield "the tokenizer; policy.tokenizer=<tokenizer.json, or its folder>"
     try:
-        cls = plugins.find_plugin("policies", str(found.policy))
+        cls = _find_class(found)
         options = networks.find_network_sizes(found, cls, {})
         if not tensors:
             return
-        dimensions = {"action_dim": options.action_dim, "state_dim": options.state_dim}
+        dimensions = {"action_dim": options.action_dim or 1, "state_dim": options.state_dim or 1}
         network = weight_names.build_empty(
             lambda: cls(options, **dimensions, cameras=found.cameras or ("any",), vocabulary_size=1,
                         image_size=getattr(options, "image_size", None) or (64, 64),

@@ -108,7 +108,7 @@ _BRIEF = (
     ),
     Command(
         "import",
-        "Attach a checkpoint of lerobot or openpi to a simulator: a policy file for eval, play and collect.",
+        "Attach a checkpoint of lerobot, openpi or OpenVLA to a simulator: a policy file for eval, play and collect.",
         "ImportConfig", "embodied_rl.commands.import_checkpoint:run",
         ("policy=pi05 policy.checkpoint=<folder> sim=libero out=pi05_libero.safetensors",),
         config="import",
@@ -120,7 +120,7 @@ _BRIEF = (
     ),
     Command(
         "export",
-        "Write a policy as a checkpoint of lerobot or openpi.",
+        "Write a policy as a checkpoint of lerobot, openpi or OpenVLA.",
         "ExportConfig", "run",
         ("runs/train/<time>_s0 format=lerobot out=my_policy",),
         words=Words("checkpoint", "policy"),

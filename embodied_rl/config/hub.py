@@ -8,7 +8,7 @@ variables count: HF_HOME, HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE.
 import hashlib
 import re
 import shutil
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -27,6 +27,8 @@ _KINDS = {
     "dataset": ("parquet", "mp4", "json", "jsonl", "npz", "png", "jpg", "safetensors"),
 }
 """Endings of the files that are downloaded. None of these formats runs code when it is read."""
+_PARTS = "*--*_checkpoint.pt"
+"""Pattern of pickled parts of a policy, as OpenVLA-OFT stores them: without them the rest would be another policy."""
 KEYS = {
     r"(policy\.)?checkpoint|policy(_file|\.(tokenizer|statistics))?|policies\..*|model|reward\.(file|path)": "model",
     r"dataset|replay\.preload": "dataset",
@@ -81,6 +83,11 @@ class HubName:
             return [self.path]
         return [f"{self.path}/*.{ending}" if self.path else f"*.{ending}" for ending in _KINDS[self.kind]]
 
+    @property
+    def parts(self) -> list[str]:
+        """Return the patterns of pickled parts, which are looked for and not downloaded."""
+        return [f"{self.path}/{_PARTS}" if self.path else _PARTS] if self.kind == "model" else []
+
     def __str__(self) -> str:
         before = "datasets/" if self.kind == "dataset" else ""
         revision, path = f"@{self.revision}" if self.revision else "", f":{self.path}" if self.path else ""
@@ -101,7 +108,7 @@ def download(text: str, kind: str = "model") -> str:
     with _explain_errors(name):
         try:
             with _without_progress():
-                listed = _call(name, dry_run=True)
+                listed = _without_pickles(name, _call(name, dry_run=True, also=name.parts))
         except import_module("huggingface_hub.errors").DryRunError as error:
             if not _was_not_reached(error.__cause__):
                 raise error.__cause__ from None
@@ -230,11 +237,27 @@ def _find_note(snapshot: Path) -> Path:
     return snapshot.parents[1] / f"unchecked-{snapshot.name}"
 
 
-def _call(name: HubName, **options: Any) -> Any:
+def _call(name: HubName, *, also: Sequence[str] = (), **options: Any) -> Any:
     library: Any = import_module("huggingface_hub")
+    patterns = [*name.patterns, *also]
     return library.snapshot_download(
-        name.repo, repo_type=name.kind, revision=name.revision, allow_patterns=name.patterns, **options
+        name.repo, repo_type=name.kind, revision=name.revision, allow_patterns=patterns, **options
     )
+
+
+def _without_pickles(name: HubName, listed: list[Any]) -> list[Any]:
+    """Return the listed files without pickled parts that are there as safetensors, too.
+
+    Raises:
+        UserError: a part is there only as a pickle.
+    """
+    known = {each.filename for each in listed}
+    pickles = [each for each in known if each.endswith(".pt")]
+    for each in sorted(pickles):
+        if f"{each.removesuffix('.pt')}.safetensors" not in known:
+            message = f"{name} has {each}, a pickle, which is not downloaded, and the policy is not complete without it"
+            raise UserError(f"{message}: download the repository, and give its folder.", code="checkpoint-is-pickle")
+    return [each for each in listed if each.filename not in pickles]
 
 
 def _was_not_reached(error: BaseException | None) -> bool:

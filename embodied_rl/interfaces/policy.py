@@ -1,6 +1,6 @@
 """The interface of policies. The author of a flow policy writes `encode` and `velocity`, that of a token policy
-`encode` and `action_logits`, that of a policy that is only cloned `encode`, `predict` and `imitation_loss`; the rest
-has defaults.
+`encode` and `action_logits` (and `next_logits` if entries are chosen in order), that of a policy that is only cloned
+`encode`, `predict` and `imitation_loss`; the rest has defaults.
 
 Shapes: `n` rows of a batch, `H` predicted actions of a chunk, `Hx` ≤ H executed ones, `D` action dimensions of the
 model, `A` ≤ D of the simulator, `S` state dimensions, `L` instruction tokens, `F` width of the features.
@@ -232,10 +232,12 @@ class TokenBackbone(Backbone):
     The N bins divide an action in the model's units, from -1 to 1; `bin_centres` says what each stands for.
 
     Attributes:
+        AUTOREGRESSIVE: whether the entries of a chunk are chosen one after another, each by `next_logits`.
         bins: N.
     """
 
     KIND: ClassVar[str] = "token"
+    AUTOREGRESSIVE: ClassVar[bool] = False
     bins: int
 
     def bin_centres(self) -> Tensor:
@@ -247,9 +249,19 @@ class TokenBackbone(Backbone):
         """Return the bins int64 of actions in the model's units, of the same shape; clamped to the first and last."""
         return ((actions.clamp(-1, 1) + 1) * (self.bins / 2)).long().clamp_max(self.bins - 1)
 
-    def action_logits(self, context: Context) -> tuple[Tensor, Tensor]:
+    def action_logits(self, context: Context, bins: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Compute logits [n, H, D, N] of all entries at once (parallel decoding, arXiv:2502.19645), and the features
         [n, H, F] they are made of.
+
+        If the network is autoregressive, the logits of an entry are given the entries before it in `bins`, int64
+        [n, H, D], and the features depend on no bin; None takes any bins, where only features are needed.
+        """
+        raise NotImplementedError
+
+    def next_logits(self, context: Context, bins: Tensor) -> Tensor:
+        """Compute the logits [n, N] of the entry after the first k of a chunk, which are in `bins`, int64 [n, k].
+
+        Only an autoregressive network needs it.
         """
         raise NotImplementedError
 

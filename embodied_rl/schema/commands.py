@@ -231,7 +231,7 @@ class ImportConfig:
 class ExportConfig:
     checkpoint: FilePath
     """What to export: a run folder, or a policy file."""
-    format: Literal["lerobot", "openpi", "gr00t", "peft"] = "lerobot"
+    format: Literal["lerobot", "openpi", "gr00t", "openvla", "peft"] = "lerobot"
     """Whose checkpoint it becomes; peft: the adapters of policy.train=lora alone, for the checkpoint `base`."""
     base: FilePath | None = None
     """For format=peft, what the adapters were trained on: a folder of lerobot's, or its name on the hub."""

@@ -89,7 +89,7 @@ class PolicyNode:
     name: Text
     """Policy; `embodied-rl list policies` shows them."""
     checkpoint: FilePath | None = None
-    """Weights to start from: a run folder, a file, asset:<name>, a folder of lerobot's or openpi's, or
+    """Weights to start from: a run folder, a file, asset:<name>, a folder of lerobot's, openpi's or OpenVLA's, or
     hf:<owner>/<name>[@revision][:subfolder], which is downloaded from Hugging Face's Hub and pinned; null draws new
     ones."""
     cameras: dict[Text, Text | None] = field(default_factory=dict)
@@ -97,12 +97,13 @@ class PolicyNode:
     and cameras of the same name need no entry."""
     statistics: FilePath | None = None
     """For a checkpoint of another project: whose statistics normalise, where it has none or those of several robots: a
-    LeRobotDataset's folder, a norm_stats.json, or the name of an openpi asset; null takes the checkpoint's."""
+    LeRobotDataset's folder, a norm_stats.json, the name of an openpi asset or of one of OpenVLA's datasets, or
+    OpenVLA's dataset_statistics.json; null takes the checkpoint's."""
     tokenizer: FilePath | None = None
     """For a checkpoint of another project: a tokenizer.json, or its folder; null takes the checkpoint's own."""
-    gripper: Literal["same", "inverted", "zero_one", "one_zero"] = "same"
+    gripper: Literal["same", "inverted", "zero_one", "one_zero", "zero_one_binary", "one_zero_binary"] = "same"
     """For a checkpoint of another project: how its gripper actions relate to the simulator's -1 … 1; zero_one and
-    one_zero are policies whose gripper runs from 0 to 1."""
+    one_zero are policies whose gripper runs from 0 to 1, and binary ones become fully -1 or 1, as for OpenVLA."""
     relative: tuple[Text, ...] | None = None
     """For a checkpoint of another project: actions, by the simulator's names, that it gives relative to the state entry
     of the same position; null takes what its files say, which is nothing in openpi's."""

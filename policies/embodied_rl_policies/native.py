@@ -1,4 +1,4 @@
-"""The modules that π0, π0.5, SmolVLA and GR00T take from transformers. They hold the parameters; the passes are ours.
+"""The modules that our networks take from transformers. They hold the parameters; the forward passes are ours.
 
 From Gemma and Llama decoders we use the token embedding (Gemma's scales by √width) and parts of the layers: two norms,
 the attention projections and the feed-forward network; not their forward passes, caches and masks. Of Qwen3-VL's
@@ -86,23 +86,25 @@ def make_connector(*, vision_width: int, width: int, pixel_shuffle: int) -> nn.M
     )
 
 
-def make_decoder_layer(*, width: int, hidden: int, heads: int, key_value_heads: int, head_dim: int) -> Any:
+def make_decoder_layer(
+    *, width: int, hidden: int, heads: int, key_value_heads: int, head_dim: int, epsilon: float = RMS_EPSILON
+) -> Any:
     """Build a Llama layer; its attention may be wider than its tokens, as in SmolVLA's expert."""
-    llama = import_transformers("SmolVLA", LLAMA)
+    llama = import_transformers("Llama", LLAMA)
     config = llama.LlamaConfig(
         hidden_size=width,
         intermediate_size=hidden,
         num_attention_heads=heads,
         num_key_value_heads=key_value_heads,
         head_dim=head_dim,
-        rms_norm_eps=RMS_EPSILON,
+        rms_norm_eps=epsilon,
     )
     return llama.LlamaDecoderLayer(config, layer_idx=0)
 
 
-def make_rms_norm(width: int) -> nn.Module:
+def make_rms_norm(width: int, epsilon: float = RMS_EPSILON) -> nn.Module:
     """Build Llama's RMS norm over the last dimension."""
-    return import_transformers("SmolVLA", LLAMA).LlamaRMSNorm(width, eps=RMS_EPSILON)
+    return import_transformers("Llama", LLAMA).LlamaRMSNorm(width, eps=epsilon)
 
 
 def make_qwen3_language(config: Any) -> Any:

@@ -61,7 +61,7 @@ class PocketTokens(PocketPrefix, TokenBackbone):
         self.norm = nn.RMSNorm(width)
         self.logits = nn.Linear(width, spec.action_dim * config.bins)
 
-    def action_logits(self, context: Context) -> tuple[Tensor, Tensor]:
+    def action_logits(self, context: Context, bins: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Compute logits [n, H, D, N] and the normalised queries [n, H, W] they are made of."""
         queries = self.action_positions.expand(len(context), -1, -1)
         mask = F.pad(context.tensors["mask"], (0, queries.shape[1]), value=True)

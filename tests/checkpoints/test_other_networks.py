@@ -15,7 +15,7 @@ from embodied_rl.schema import InspectConfig
 from tests.support.building_checkpoints import POISON, lerobot, openpi
 from tests.support.using_checkpoints import attach
 
-OPENVLA = {"architectures": ["OpenVLAForActionPrediction"], "model_type": "openvla", "norm_stats": {}}
+SPATIALVLA = {"architectures": ["SpatialVLAForConditionalGeneration"], "model_type": "spatialvla"}
 
 
 def folder_with(place: Path, config: dict[str, Any] | None, *names: str) -> Path:
@@ -30,7 +30,7 @@ def folder_with(place: Path, config: dict[str, Any] | None, *names: str) -> Path
 @pytest.mark.parametrize(
     ("config", "name", "said"),
     [
-        (OPENVLA, "language_model.model.norm.weight", "OpenVLA"),
+        (SPATIALVLA, "language_model.model.norm.weight", "SpatialVLA"),
         ({"architectures": ["GR00T_N1_5"], "model_type": "gr00t_n1_5"}, "backbone.eagle_model.a.weight", "GR00T N1.5"),
         ({"model_type": "gr00t_n1"}, "backbone.a.weight", "GR00T N1"),
         ({"architectures": ["Gr00tN1d6"], "model_type": "Gr00tN1d6"}, "backbone.a.weight", "GR00T N1.6"),
@@ -58,19 +58,11 @@ def test_another_network_is_named(tmp_path: Path, config: dict[str, Any] | None,
         assert f"{folder} holds {said}, which is not supported yet; supported are lerobot's pi0" in str(caught.value)
 
 
-def test_openvla_with_a_head_of_its_own(tmp_path: Path) -> None:
-    """OpenVLA-OFT has the same configuration, and its pickled heads beside it, which stay closed."""
-    folder = folder_with(tmp_path / "folder", OPENVLA, "language_model.model.norm.weight")
-    (folder / "action_head--150000_checkpoint.pt").write_bytes(POISON)
-    with pytest.raises(ValueError, match="holds OpenVLA-OFT, which is not supported yet"):
-        detection.read_checkpoint(folder)
-
-
 def test_pickled_weights_of_another_network(tmp_path: Path) -> None:
     """That they are a pickle is not what keeps them from being read."""
-    folder = folder_with(tmp_path / "folder", OPENVLA)
+    folder = folder_with(tmp_path / "folder", SPATIALVLA)
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-    with pytest.raises(ValueError, match="holds OpenVLA, which is not supported yet"):
+    with pytest.raises(ValueError, match="holds SpatialVLA, which is not supported yet"):
         detection.read_checkpoint(folder)
 
 

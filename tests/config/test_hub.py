@@ -129,6 +129,17 @@ def test_a_folder_and_a_file_of_a_repository(server: Hub) -> None:
         hub.download("hf:me/net:step_3")
 
 
+def test_a_pickled_part_of_a_policy_is_told(server: Hub) -> None:
+    """OpenVLA-OFT's: without it the rest would be read as another policy. As safetensors it is downloaded."""
+    part, files = "proprio_projector--5_checkpoint", server.repos[REPO]["main"]
+    files[f"{part}.pt"] = b"pickle"
+    with refuses("checkpoint-is-pickle", f"{part}.pt"):
+        hub.download("hf:me/net")
+    files[f"{part}.safetensors"] = WEIGHTS
+    folder = hub.find_downloaded(hub.download("hf:me/net"))
+    assert {file.name for file in folder.glob("*--*")} == {f"{part}.safetensors"}
+
+
 def test_a_dataset(server: Hub) -> None:
     named = f"hf:datasets/me/data@{pinned(server, DATA)}"
     assert hub.download_all({"dataset": "hf:me/data", "seed": 1}, ["dataset"]) == {"dataset": named, "seed": 1}

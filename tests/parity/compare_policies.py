@@ -2,8 +2,8 @@
 
     PYTHONPATH=. python tests/parity/compare_policies.py
 
-Runs in our environment, on the recorded tensors in `golden/`; the scripts `lerobot_pi.py`, `openpi_pi.py` and
-`lerobot_smolvla.py` make them in theirs. The same comparisons are tests in `tests/policies/`.
+Runs in our environment, on the recorded tensors in `golden/`; the scripts `lerobot_pi.py`, `openpi_pi.py`,
+`lerobot_smolvla.py` and `openvla_official.py` make them in theirs. The same comparisons are tests in `tests/policies/`.
 """
 
 from contextlib import nullcontext
@@ -12,7 +12,7 @@ from functools import partial
 import torch
 from safetensors.torch import load_file
 
-from tests.support import pi_inputs, small_pi, small_smolvla
+from tests.support import openvla_sizes, pi_inputs, small_openvla, small_pi, small_smolvla
 from tests.support import pi_sizes as sizes
 from tests.support.double_precision import in_float64
 
@@ -63,8 +63,28 @@ def other_steps() -> dict[str, float]:
     return found
 
 
+@torch.no_grad()
+def openvla_differences(name: str, variant: str) -> dict[str, float]:
+    """Of logits, and of the likeliest actions in units of the statistics."""
+    network, golden = small_openvla.network(name, variant), small_openvla.golden(name)
+    context, start = network.encode(small_openvla.observation(variant)), f"{variant}/" if name == "openvla_oft" else ""
+    bins = small_openvla.given_bins()
+    logits = network.action_logits(context, bins)[0]
+    kept = logits.flatten(1, 2)[:, :: openvla_sizes.STEP if start else 1]
+    chosen = logits.argmax(dim=-1) if start else small_openvla.choose_in_order(network, context)[:, None]
+    actions = small_openvla.restore(network.bin_centres()[chosen]).reshape(golden[f"{start}actions"].shape)
+    return {
+        "logits": small_openvla.difference(kept, golden[f"{start}logits"]),
+        "actions": small_openvla.difference(actions, golden[f"{start}actions"]),
+        "largest logit": float(kept.abs().max()),
+    }
+
+
 if __name__ == "__main__":
     found = {name: differences(name) for name in small_pi.FAMILIES} | {"smolvla": smolvla_differences()}
+    for variant in openvla_sizes.VARIANTS:
+        found[f"openvla_oft {variant}"] = openvla_differences("openvla_oft", variant)
+    found["openvla"] = openvla_differences("openvla", "one")
     for name, figures in found.items():
         print(name, {key: f"{value:.2g}" for key, value in figures.items()})
     for name, value in other_steps().items():

@@ -16,3 +16,14 @@ def tiny_tokenizer() -> Tokenizer:
     tokenizer.normalizer = normalizers.Replace(" ", "▁")
     tokenizer.post_processor = processors.TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", 2)])
     return tokenizer
+
+
+def llama_tokenizer() -> str:
+    """A tokenizer.json in the manner of Llama's: letter by letter, a sentence begins with `<s>`, which is id 1."""
+    signs = ["<unk>", "<s>", "</s>", "\n", "▁", *string.digits, *string.ascii_letters, *string.punctuation]
+    tokenizer = Tokenizer(
+        models.BPE(vocab={sign: index for index, sign in enumerate(signs)}, merges=[], unk_token="<unk>")
+    )
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    return tokenizer.to_str()

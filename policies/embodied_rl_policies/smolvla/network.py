@@ -12,14 +12,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from embodied_rl_policies.llama import (
+    Angles,
+    attend,
+    finish_layer,
+    group_mask,
+    join_heads,
+    make_rotary_angles,
+    project_key_value,
+    run_layer,
+    split_heads,
+)
 from embodied_rl_policies.native import make_decoder_layer, make_rms_norm
 from embodied_rl_policies.smolvla.config import SmolVLAConfig
 from embodied_rl_policies.vlm import recompute_activations
-
-ROTARY_BASE = 10_000.0
-"""The base that lerobot uses; SmolVLM2 was pretrained with 100 000."""
-
-Angles = tuple[Tensor, Tensor]
 
 
 class LanguageModel(nn.Module):
@@ -46,7 +52,7 @@ class LanguageModel(nn.Module):
         seen, memory = group_mask(mask[:, None], self.groups), []
         for layer in self.layers[:-1]:
             less = self.config.gradient_checkpointing
-            hidden, kept = recompute_activations(_prefix_layer, less, layer, hidden, seen, angles)
+            hidden, kept = recompute_activations(run_layer, less, layer, hidden, seen, angles)
             memory.append(kept)
         last = self.layers[-1]
         return hidden, [*memory, project_key_value(last, last.input_layernorm(hidden), angles)]
@@ -126,13 +132,6 @@ def _layer(config: SmolVLAConfig, width: int, hidden: int) -> Any:
     )
 
 
-def _prefix_layer(layer: Any, hidden: Tensor, seen: Tensor, angles: Angles) -> tuple[Tensor, Tensor]:
-    """Apply a language model layer: tokens [n, T, W] → tokens of the next layer, memory of this one."""
-    normed = layer.input_layernorm(hidden)
-    memory = project_key_value(layer, normed, angles)
-    return finish_layer(layer, hidden, attend(layer, normed, memory, seen, angles)), memory
-
-
 def _joint_layer(layer: Any, hidden: Tensor, kept: Tensor, seen: Tensor, angles: Angles) -> Tensor:
     """Let the actions attend to the prefix, to the actions before them and to themselves."""
     normed = layer.input_layernorm(hidden)
@@ -143,58 +142,3 @@ def _joint_layer(layer: Any, hidden: Tensor, kept: Tensor, seen: Tensor, angles:
 def _cross_layer(layer: Any, hidden: Tensor, kept: Tensor, seen: Tensor, angles: Angles) -> Tensor:
     """Let the actions attend to the prefix only; their positions count from 0."""
     return finish_layer(layer, hidden, attend(layer, layer.input_layernorm(hidden), kept, seen, angles))
-
-
-def make_rotary_angles(positions: Tensor, head_dim: int) -> Angles:
-    """Compute rotary angles (arXiv:2104.09864) of positions int64 [n, t]: cosine and sine float32 [n, 1, t, d / 2]."""
-    exponent = torch.arange(0, head_dim, 2, device=positions.device, dtype=torch.float32) / head_dim
-    angle = positions[:, None, :, None].float() / ROTARY_BASE**exponent
-    return angle.cos(), angle.sin()
-
-
-def rotate(x: Tensor, angles: Angles) -> Tensor:
-    """Rotate x [n, heads, t, d] by the angles of its positions; entry i of d pairs with entry i + d/2."""
-    cosine, sine = angles
-    first, second = x.float().chunk(2, dim=-1)
-    return torch.cat([first * cosine - second * sine, second * cosine + first * sine], dim=-1).to(x.dtype)
-
-
-def split_heads(projected: Tensor, head_dim: int) -> Tensor:
-    """Split the heads: [n, t, heads · d] → [n, heads, t, d]."""
-    return projected.unflatten(-1, (-1, head_dim)).transpose(1, 2)
-
-
-def join_heads(x: Tensor) -> Tensor:
-    """Join the heads: [n, heads, t, d] → [n, t, heads · d]."""
-    return x.transpose(1, 2).flatten(2)
-
-
-def project_key_value(layer: Any, normed: Tensor, angles: Angles) -> Tensor:
-    """Compute the memory [n, 2, G, t, d] of normed tokens [n, t, W]: rotated keys, and values."""
-    attention = layer.self_attn
-    key = rotate(split_heads(attention.k_proj(normed), attention.head_dim), angles)
-    return torch.stack([key, split_heads(attention.v_proj(normed), attention.head_dim)], dim=1)
-
-
-def group_mask(mask: Tensor, groups: int) -> Tensor:
-    """Expand a mask [n or 1, t or 1, s] of visible tokens to [n or 1, 1, g · t or 1, s], as `attend` takes it."""
-    return (mask if mask.shape[1] == 1 else mask.repeat(1, groups, 1))[:, None]
-
-
-def attend(layer: Any, normed: Tensor, memory: Tensor, mask: Tensor, angles: Angles) -> Tensor:
-    """Attend from normed tokens [n, t, W] to a memory [n, 2, G, s, d]; `mask` is from `group_mask`. Returns [n, t, W].
-
-    The query heads of one key-value head are treated as additional tokens of that head, so that keys and values are
-    neither repeated in memory nor read twice.
-    """
-    attention, (key, value), tokens = layer.self_attn, memory.unbind(1), normed.shape[1]
-    query = rotate(split_heads(attention.q_proj(normed), attention.head_dim), angles)
-    query = query.unflatten(1, (key.shape[1], -1)).flatten(2, 3)
-    mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
-    return attention.o_proj(join_heads(mixed.unflatten(2, (-1, tokens)).flatten(1, 2)))
-
-
-def finish_layer(layer: Any, hidden: Tensor, mixed: Tensor) -> Tensor:
-    """Apply the rest of a Llama layer: hidden tokens [n, t, W] and attention output → the next layer's tokens."""
-    hidden = hidden + mixed
-    return hidden + layer.mlp(layer.post_attention_layernorm(hidden))

@@ -199,8 +199,9 @@ def cloning_loss(
     if isinstance(backbone, ImitationBackbone):
         return backbone.imitation_loss(inputs, actions, generator, padding)
     assert isinstance(backbone, TokenBackbone)
-    logits, _ = backbone.action_logits(backbone.encode(inputs))
-    error = F.cross_entropy(logits.float().movedim(-1, 1), backbone.find_bins(actions), reduction="none")
+    bins = backbone.find_bins(actions)
+    logits, _ = backbone.action_logits(backbone.encode(inputs), bins)
+    error = F.cross_entropy(logits.float().movedim(-1, 1), bins, reduction="none")
     if weight is not None:
         error = error * weight[:, None, None]
     if padding is None:
