@@ -6,6 +6,7 @@ from functools import partial
 import torch
 
 from embodied_rl.actors.learning.memory_budget import SHARE, find_free_bytes, format_bytes
+from embodied_rl.actors.learning.shape_tensors import ShapeMode
 from embodied_rl.actors.learning.update_memory import UpdateMemory, count_acting, count_update
 from embodied_rl.assembly import build
 from embodied_rl.assembly.build import outline_actor
@@ -102,7 +103,8 @@ def compare_gpus(config: TrainConfig, needs: Needs, spec: SimulatorSpec) -> str:
     precision = policy.precision or ("bfloat16" if autocast and policy.train != "full" else "float32")
     config = replace(config, policy=replace(policy, device="cpu", autocast=autocast, precision=precision))
     actor = outline_actor(config.policy, config.algo.sampler, spec, needs)
-    keep = actor.keep_within(rows, policy.cache_gigabytes * 1e9)
+    with ShapeMode():
+        keep = actor.keep_within(rows, policy.cache_gigabytes * 1e9)
     update, acting = count_memory(config, needs, spec, keep, config.sim.num_envs)
     fits = []
     for size in GPUS:
