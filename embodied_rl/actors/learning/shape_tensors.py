@@ -11,10 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 META = torch.device("meta")
 KNOWN: dict[Any, Any] = {}
 """Layouts of results, by operation and layouts of arguments: layers repeat, and torch finds many layouts in Python."""
+
+
+ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+ATTENTION_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
 
 class ShapeTensor(Tensor):
@@ -41,18 +46,17 @@ class ShapeMode(TorchDispatchMode):
 
     A mode that is entered before it sees each new tensor on the meta device, where tensors share storage as real ones
     do, but not every operation.
+
+    Attributes:
+        operations: of matrix products, convolutions and attention so far, in floating point, by torch's formulas.
     """
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.operations = 0
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given: dict[int, Tensor] = {}
-
-        def unwrap(tensor: Tensor) -> Tensor:
-            if not isinstance(tensor, ShapeTensor):
-                return tensor.to(META)
-            given[id(tensor.shape_only)] = tensor
-            return tensor.shape_only
-
-        args, kwargs = _change(unwrap, args), _change(unwrap, kwargs or {})
+        args, kwargs = _change(_unwrap, args), _change(_unwrap, kwargs or {})
         if _takes_device(func):
             kwargs["device"] = META
         key = func, _describe(args), _describe(tuple(kwargs.items()))
@@ -62,7 +66,17 @@ class ShapeMode(TorchDispatchMode):
             result = func(*args, **kwargs)
             if not _changes(func) and _is_new(result, (args, kwargs)):
                 KNOWN[key] = _change(_Layout.read, result)
-        return _change(lambda tensor: given.get(id(tensor)) if id(tensor) in given else ShapeTensor(tensor), result)
+        self.operations += _count_operations(func._overloadpacket, args, kwargs, result)
+        return _change(ShapeTensor, result)
+
+
+def _count_operations(packet: Any, args: Any, kwargs: Any, result: Any) -> int:
+    """Count operations by torch's formulas; for attention on the CPU, which has none, by those of other devices."""
+    if packet is ATTENTION:
+        return sdpa_flop_count(*(each.shape for each in args[:3]))
+    if packet is ATTENTION_BACKWARD:
+        return sdpa_backward_flop_count(*(each.shape for each in args[:4]))
+    return flop_registry[packet](*args, **kwargs, out_val=result) if packet in flop_registry else 0
 
 
 @dataclass(frozen=True)
@@ -77,6 +91,10 @@ class _Layout:
 
     def make(self) -> Tensor:
         return torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device=META)
+
+
+def _unwrap(tensor: Tensor) -> Tensor:
+    return tensor.shape_only if isinstance(tensor, ShapeTensor) else tensor.to(META)
 
 
 @cache

@@ -54,10 +54,12 @@ class UpdateMemory(HeldMemory):
         peaks: (rows, bytes) of micro-batches, ascending: activations kept for the backward pass, their gradients, and
             copies of weights in another precision.
         recorded: bytes of one row of the trace.
+        operations: floating-point operations of one row's evaluation and gradients; see `ShapeMode`.
     """
 
     peaks: tuple[tuple[int, int], ...]
     recorded: int
+    operations: float = 0.0
 
     @property
     def row_bytes(self) -> float:
@@ -93,8 +95,8 @@ def count_update(actor: Actor, autocast: bool = False) -> UpdateMemory:
             parameter.grad = torch.zeros_like(parameter)
         spec = actor.trace_spec()
         trace = make_blank_trace(spec, MARKED)
-    peaks = count_peaks(partial(evaluate_and_differentiate, actor, trace, autocast), ROWS)
-    return UpdateMemory(**asdict(count_held(actor)), peaks=peaks, recorded=count_row_bytes(spec))
+    peaks, operations = count_work(partial(evaluate_and_differentiate, actor, trace, autocast), ROWS)
+    return UpdateMemory(**asdict(count_held(actor)), peaks=peaks, recorded=count_row_bytes(spec), operations=operations)
 
 
 def count_acting(actor: Actor, rows: int) -> int:
@@ -109,20 +111,24 @@ def count_acting(actor: Actor, rows: int) -> int:
         spec = actor.trace_spec()
         trace = make_blank_trace(spec, MARKED)
     with torch.no_grad():
-        ((_, peak),) = count_peaks(partial(actor.evaluate, trace), (rows,))
+        ((_, peak),), _ = count_work(partial(actor.evaluate, trace), (rows,))
     return peak + rows * count_row_bytes(spec)
 
 
-def count_peaks(work: Callable[[], object], rows: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    """Return pairs of rows, and of the peak bytes that `work` would take with so many rows instead of `MARKED` ones."""
+def count_work(work: Callable[[], object], rows: Sequence[int]) -> tuple[tuple[tuple[int, int], ...], float]:
+    """Count what `work` on `MARKED` rows would take with each of other numbers of rows.
+
+    Returns:
+        Pairs of rows and peak bytes, and the floating-point operations of a row.
+    """
     counts = np.asarray(rows)
 
     def convert(size: int) -> np.ndarray:
         return counts * (size // MARKED) if size % MARKED == 0 else np.full_like(counts, size)
 
-    with LiveBytes(convert) as live, ShapeMode():
+    with LiveBytes(convert) as live, ShapeMode() as shapes:
         work()
-    return tuple(zip(rows, live.peak.tolist(), strict=True))
+    return tuple(zip(rows, live.peak.tolist(), strict=True)), shapes.operations / MARKED
 
 
 def count_held(module: nn.Module) -> HeldMemory:

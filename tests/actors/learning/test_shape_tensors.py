@@ -13,8 +13,8 @@ from embodied_rl.actors.learning.update_memory import (
     MARKED,
     ROWS,
     count_acting,
-    count_peaks,
     count_update,
+    count_work,
     evaluate_and_differentiate,
     make_blank_trace,
 )
@@ -70,8 +70,20 @@ def test_what_has_rows_is_told_from_what_has_none() -> None:
         del fixed
         torch.zeros(5, MARKED)
 
-    peaks = count_peaks(work, (1, 10, 1000))
+    peaks, operations = count_work(work, (1, 10, 1000))
     assert [size for _, size in peaks] == [2000 + 16, 2000 + 160, 24 * 1000]
+    assert operations == 0
+
+
+def test_operations_of_a_product_and_its_gradients() -> None:
+    """2 · 4 · 8 a row, and as many for each of the two gradients: of the input and of the weight."""
+    weight = torch.zeros(8, 4, requires_grad=True)
+
+    def work() -> None:
+        given = torch.zeros(MARKED, 4, requires_grad=True)
+        nn.functional.linear(given, weight).sum().backward()
+
+    assert count_work(work, (1,))[1] == 3 * 2 * 4 * 8
 
 
 def test_views_and_changes_in_place_share_storage() -> None:
