@@ -95,7 +95,7 @@ def check_start(config: TrainConfig) -> list[tuple[str, str]]:
         rows.append(("too small", str(error)))
     if size.on_host and size.held.weights > LARGEST_NEW:
         needs, spec = build.find_method(known.algo).needs, SimulatorKind.find(known.sim).spec
-        rows.append(("GPUs", compare_gpus(replace(known, policy=given), needs, spec)))
+        rows.extend(compare_gpus(replace(known, policy=given), needs, spec))
     return rows
 
 

@@ -6,6 +6,7 @@ from functools import partial
 import torch
 
 from embodied_rl.actors.learning.memory_budget import SHARE, find_free_bytes, format_bytes
+from embodied_rl.actors.learning.shape_tensors import ShapeMode
 from embodied_rl.actors.learning.update_memory import UpdateMemory, count_acting, count_update
 from embodied_rl.assembly import build
 from embodied_rl.assembly.build import outline_actor
@@ -14,6 +15,7 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.runtime.ranks.torchrun_launcher import TorchrunPlace
 from embodied_rl.schema import TrainConfig
+from embodied_rl.training.predicted_hours import describe_hours
 
 GPUS = (24, 48, 80, 141)
 """Memory of the GPUs that `compare_gpus` names, in GB of 10⁹ bytes."""
@@ -90,8 +92,10 @@ def count_memory(
     return count_update(actor, bool(config.policy.autocast)), count_acting(outline(), rows)
 
 
-def compare_gpus(config: TrainConfig, needs: Needs, spec: SimulatorSpec) -> str:
-    """Describe which micro-batches fit GPUs of usual sizes, if one GPU does everything, for a machine without one.
+def compare_gpus(config: TrainConfig, needs: Needs, spec: SimulatorSpec) -> list[tuple[str, str]]:
+    """Describe which micro-batches fit GPUs of usual sizes, and the hours there, if one GPU does everything.
+
+    They are rows of text for a machine without a GPU.
 
     Args:
         config: of the run, with `policy.precision` and `policy.autocast` as given: null becomes what it is on a GPU.
@@ -102,7 +106,8 @@ def compare_gpus(config: TrainConfig, needs: Needs, spec: SimulatorSpec) -> str:
     precision = policy.precision or ("bfloat16" if autocast and policy.train != "full" else "float32")
     config = replace(config, policy=replace(policy, device="cpu", autocast=autocast, precision=precision))
     actor = outline_actor(config.policy, config.algo.sampler, spec, needs)
-    keep = actor.keep_within(rows, policy.cache_gigabytes * 1e9)
+    with ShapeMode():
+        keep = actor.keep_within(rows, policy.cache_gigabytes * 1e9)
     update, acting = count_memory(config, needs, spec, keep, config.sim.num_envs)
     fits = []
     for size in GPUS:
@@ -110,7 +115,9 @@ def compare_gpus(config: TrainConfig, needs: Needs, spec: SimulatorSpec) -> str:
         most = min(update.most_rows(free), needs.minibatch or rows) if update.held + acting <= free else 0
         fits.append(f"{size} GB: {f'micro-batches of {most}' if most else 'too small'}")
     need = f"parameters and optimiser take {format_bytes(update.held)}, acting for {config.sim.num_envs} environments"
-    return f"one GPU of {', '.join(fits)}. There {need} {format_bytes(acting)} more"
+    rows = [("GPUs", f"one GPU of {', '.join(fits)}. There {need} {format_bytes(acting)} more")]
+    fitting = tuple(size for size in GPUS if update.needed(1) <= (free := SHARE * size * 1e9) >= update.held + acting)
+    return [*rows, ("hours", describe_hours(config, needs, spec, update.operations, fitting))]
 
 
 def check_device(found: DeviceMemory, config: TrainConfig, advice: str) -> None:

@@ -2,12 +2,12 @@
 
 import math
 import shutil
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from embodied_rl.actors.learning.memory_budget import find_machine_bytes, format_bytes
-from embodied_rl.actors.learning.update_memory import HeldMemory, count_held, without_memory
+from embodied_rl.actors.learning.shape_tensors import ShapeMode
+from embodied_rl.actors.learning.update_memory import HeldMemory, count_held
 from embodied_rl.actors.placement import describe_placement, resolve_placement
 from embodied_rl.assembly import build
 from embodied_rl.assembly.build import outline_actor
@@ -180,8 +180,8 @@ def count_decision_bytes(actor: Actor, rows: int, config: TrainConfig, extras: C
         rows: decisions of a rank; the trace's contents depend on them.
         config, extras: of the run, and the columns that its writers fill.
     """
-    with without_memory() if config.policy.autocast else nullcontext():
-        if config.policy.autocast:  # autocast does not support the meta device; `without_memory` is slower
+    with ShapeMode():
+        if config.policy.autocast:  # autocast does not support the meta device
             actor = actor.to_empty(device="cpu")
         actor.keep_within(rows, config.policy.cache_gigabytes * 1e9)
         one = Rollout.allocate(actor, 1, 1, device="meta", extras=extras)

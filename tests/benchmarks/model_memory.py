@@ -4,7 +4,8 @@ from dataclasses import asdict, dataclass
 from itertools import product
 from typing import Any
 
-from embodied_rl.actors.learning.update_memory import UpdateMemory, count_row_bytes, count_update, without_memory
+from embodied_rl.actors.learning.shape_tensors import ShapeMode
+from embodied_rl.actors.learning.update_memory import UpdateMemory, count_row_bytes, count_update
 from embodied_rl.actors.network_actor import Keep
 from tests.benchmarks import networks, roofline
 from tests.benchmarks.networks import NetworkSize
@@ -58,7 +59,7 @@ def count_recorded(size: NetworkSize) -> list[dict[str, Any]]:
     found = list[dict[str, Any]]()
     for policy, precision in product(networks.POLICIES, PRECISIONS):
         actor, kept = networks.lay_out(policy, size, train="expert", precision=precision), dict[str, int]()
-        with without_memory():
+        with ShapeMode():
             actor = actor.to_empty(device="cpu")
             for actor.keep in networks.KEEPS:
                 kept[actor.keep] = count_row_bytes(actor.trace_spec())

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
-from embodied_rl.actors.learning.update_memory import without_memory
+from embodied_rl.actors.learning.shape_tensors import ShapeMode
 from embodied_rl.interfaces.policy import PolicyInput
 from tests.benchmarks import networks
 from tests.benchmarks.networks import NetworkSize
@@ -75,7 +75,7 @@ def count_decision(policy: str, size: NetworkSize, rows: int) -> DecisionLimit:
     """Count the operations and bytes of a policy's decision from its shapes."""
     actor = networks.lay_out(policy, size)
     actor.bfloat16()
-    with without_memory(), torch.no_grad():
+    with ShapeMode(), torch.no_grad():
         network = actor.to_empty(device="cpu").backbone
         spec = network.spec
         pixels = torch.zeros(rows, *spec.image_size, 3, dtype=torch.uint8)

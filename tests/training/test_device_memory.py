@@ -24,7 +24,7 @@ from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runtime.ranks.collective import choose_gpu
 from embodied_rl.schema import AlgoNode, PolicyNode, RunConfig, SimNode, TrainConfig
 from embodied_rl.schema.config_file import load_config
-from embodied_rl.training import device_memory, extension
+from embodied_rl.training import device_memory, extension, predicted_hours
 from tests.support.running import REACHING, SMALL
 
 COUNTED: dict[Any, UpdateMemory] = {}
@@ -239,3 +239,24 @@ def test_a_machine_without_a_gpu_lists_what_fits_gpus(
         a_gpu(float(size))
         code, out, err = typed("train", *words)
         assert code == 0 and f"micro-batches of {rows} of 512 rows" in " ".join(out.split()), (size, out, err)
+
+
+@pytest.mark.thorough
+def test_hours_follow_from_counted_operations(typed: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Iterations × decisions × environments × (a decision + epochs × a row), at 35 % of 10¹⁰ operations a second."""
+    monkeypatch.setattr(train, "LARGEST_NEW", 1e6)
+    monkeypatch.setattr(device_memory, "GPUS", (0.02, 5))
+    monkeypatch.setattr(predicted_hours, "CARDS", {0.02: ("small", 1e10), 5: ("large", 1e10)})
+    sizes = ("train.iterations=7000", "train.decisions=32", "sim.num_envs=16", "algo.epochs=3")
+    words = ("experiment=demo", "algo.minibatch=512", *sizes, "--dry-run")
+    code, out, err = typed("train", *words)
+    said = " ".join(out.split())
+    found = re.search(
+        r"assumption\): large ([\d,]+)\. ([\d.e-]+) · 10¹² operations a decision, ([\d.e-]+) · 10¹² a row", said
+    )
+    assert code == 0 and found, (out, err)
+    hours, decision, row = (float(each.replace(",", "")) for each in found.groups())
+    expected = 7000 * 32 * 16 * (decision + 3 * row) * 1e12 / (0.35 * 1e10) / 3600
+    assert hours == pytest.approx(expected, rel=0.01, abs=0.5) and hours > 20
+    code, out, err = typed("train", *words, "policy.autocast=false")
+    assert code == 0 and "not known for products in float32" in " ".join(out.split())

@@ -6,11 +6,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
 CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
@@ -21,18 +21,20 @@ FEW = 8
 
 
 class LiveBytes(TorchDispatchMode):
-    """Counts the bytes of tensors that are created while it is entered, on any device, including fake tensors.
+    """Counts the bytes of tensors that are created while it is entered, on any device, the meta device included.
 
     It does not see the temporary memory of a running kernel, nor the rounding of an allocator.
 
     Attributes:
-        now: bytes of these tensors that are alive. peak: maximum of `now`.
+        now: bytes of these tensors that are alive. peak: maximum of `now`. Arrays where `convert` returns arrays.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, convert: Callable[[int], Any] = int) -> None:
+        """Start to count; `convert` maps the bytes of a storage to what is counted of it."""
         super().__init__()
-        self.now = self.peak = 0
-        self._known = WeakIdKeyDictionary()
+        self.now: Any = 0
+        self.peak: Any = 0
+        self._convert, self._known = convert, WeakIdKeyDictionary()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         for tensor in _tensors((args, kwargs)):
@@ -40,27 +42,28 @@ class LiveBytes(TorchDispatchMode):
         result = func(*args, **kwargs or {})
         for storage in (tensor.untyped_storage() for tensor in _tensors(result)):
             if storage not in self._known:
-                self._known[storage] = _Counted(self, storage.nbytes())
-                self.now += storage.nbytes()
-                self.peak = max(self.peak, self.now)
+                size = self._convert(storage.nbytes())
+                self._known[storage] = _Counted(self, size)
+                self.now = self.now + size
+                self.peak = np.maximum(self.peak, self.now)
         return result
 
 
 class _Counted:
     """Subtracts the bytes of a storage from `LiveBytes.now` when the storage is freed."""
 
-    def __init__(self, live: LiveBytes, size: int) -> None:
+    def __init__(self, live: LiveBytes, size: Any) -> None:
         self._live, self._size = live, size
 
     def __del__(self) -> None:
-        self._live.now -= self._size
+        self._live.now = self._live.now - self._size
 
 
 def measure_peak(work: Callable[[], object]) -> int:
     """Return the peak bytes of tensors that `work` created and that were alive at once."""
     with LiveBytes() as live:
         work()
-    return live.peak
+    return int(live.peak)
 
 
 def find_affordable_rows(work: Callable[[int], object], most: int, budget: float) -> int:
@@ -103,4 +106,11 @@ def format_bytes(size: float) -> str:
 
 
 def _tensors(tree: Any) -> list[Tensor]:
-    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+    """Return the tensors of an operation's arguments or results: torch's own function for any tree takes longer."""
+    if isinstance(tree, Tensor):
+        return [tree]
+    if isinstance(tree, dict):
+        tree = tree.values()
+    elif not isinstance(tree, list | tuple):
+        return []
+    return [tensor for each in tree for tensor in _tensors(each)]

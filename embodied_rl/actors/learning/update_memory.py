@@ -4,15 +4,17 @@ All sizes are in bytes; a row is one decision of a micro-batch.
 """
 
 from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import pairwise
 
+import numpy as np
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 
-from embodied_rl.actors.learning.memory_budget import measure_peak
+from embodied_rl.actors.learning.memory_budget import LiveBytes
+from embodied_rl.actors.learning.shape_tensors import ShapeMode
 from embodied_rl.interfaces.policy import Actor, TensorSpec, Trace
 
 FLOAT32 = torch.float32.itemsize
@@ -20,6 +22,8 @@ ROWS = (1, 64, 2048)
 """Micro-batches that are counted. A peak is the largest of several lines, so it lies below the chords between these."""
 MOST = 10**6
 """Upper bound of the rows of a micro-batch."""
+MARKED = 1_000_003
+"""Rows of the pass that is counted: a prime beyond any other size, so that it divides exactly what has rows."""
 
 
 @dataclass(frozen=True)
@@ -50,10 +54,12 @@ class UpdateMemory(HeldMemory):
         peaks: (rows, bytes) of micro-batches, ascending: activations kept for the backward pass, their gradients, and
             copies of weights in another precision.
         recorded: bytes of one row of the trace.
+        operations: floating-point operations of one row's evaluation and gradients; see `ShapeMode`.
     """
 
     peaks: tuple[tuple[int, int], ...]
     recorded: int
+    operations: float = 0.0
 
     @property
     def row_bytes(self) -> float:
@@ -75,11 +81,6 @@ class UpdateMemory(HeldMemory):
         return max(0, bisect_right(range(MOST), memory, key=self.needed) - 1)
 
 
-def without_memory() -> FakeTensorMode:
-    """Return a context in which new tensors have shapes but no values; modules on the meta device can be used in it."""
-    return FakeTensorMode(allow_non_fake_inputs=True)
-
-
 def count_update(actor: Actor, autocast: bool = False) -> UpdateMemory:
     """Count the memory of an update of an actor on the meta device; the actor is not usable afterwards.
 
@@ -87,17 +88,15 @@ def count_update(actor: Actor, autocast: bool = False) -> UpdateMemory:
         actor: its `keep` decides which recorded data the update starts from.
         autocast: multiply in bfloat16, by `torch.autocast`.
     """
-    with without_memory():
+    with ShapeMode():
         actor = actor.to_empty(device="cpu")
         learning = [parameter for parameter in actor.parameters() if parameter.requires_grad]
         for parameter in learning:
             parameter.grad = torch.zeros_like(parameter)
         spec = actor.trace_spec()
-        peaks = tuple(
-            (rows, measure_peak(partial(evaluate_and_differentiate, actor, make_blank_trace(spec, rows), autocast)))
-            for rows in ROWS
-        )
-    return UpdateMemory(**asdict(count_held(actor)), peaks=peaks, recorded=count_row_bytes(spec))
+        trace = make_blank_trace(spec, MARKED)
+    peaks, operations = count_work(partial(evaluate_and_differentiate, actor, trace, autocast), ROWS)
+    return UpdateMemory(**asdict(count_held(actor)), peaks=peaks, recorded=count_row_bytes(spec), operations=operations)
 
 
 def count_acting(actor: Actor, rows: int) -> int:
@@ -106,12 +105,30 @@ def count_acting(actor: Actor, rows: int) -> int:
     It is that of an evaluation without gradients, which encodes the same images and denoises the same chunks. The actor
     is not usable afterwards.
     """
-    with without_memory(), torch.no_grad():
+    with ShapeMode(), torch.no_grad():
         actor = actor.to_empty(device="cpu")
         actor.keep = "images"
         spec = actor.trace_spec()
-        trace = make_blank_trace(spec, rows)
-        return measure_peak(lambda: actor.evaluate(trace)) + rows * count_row_bytes(spec)
+        trace = make_blank_trace(spec, MARKED)
+    with torch.no_grad():
+        ((_, peak),), _ = count_work(partial(actor.evaluate, trace), (rows,))
+    return peak + rows * count_row_bytes(spec)
+
+
+def count_work(work: Callable[[], object], rows: Sequence[int]) -> tuple[tuple[tuple[int, int], ...], float]:
+    """Count what `work` on `MARKED` rows would take with each of other numbers of rows.
+
+    Returns:
+        Pairs of rows and peak bytes, and the floating-point operations of a row.
+    """
+    counts = np.asarray(rows)
+
+    def convert(size: int) -> np.ndarray:
+        return counts * (size // MARKED) if size % MARKED == 0 else np.full_like(counts, size)
+
+    with LiveBytes(convert) as live, ShapeMode() as shapes:
+        work()
+    return tuple(zip(rows, live.peak.tolist(), strict=True)), shapes.operations / MARKED
 
 
 def count_held(module: nn.Module) -> HeldMemory:

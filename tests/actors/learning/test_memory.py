@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
 from embodied_rl.actors.learning import memory_budget, update_memory
 from embodied_rl.actors.learning.memory_budget import LiveBytes, measure_peak
@@ -80,6 +81,24 @@ def test_a_whole_step_peaks_where_it_is_counted(train: str, micro_batch: int, au
     expected = counted.needed(micro_batch) - counted.weights - counted.moments
     expected += ROWS * counted.recorded  # the minibatch, which stays on the host where there is a GPU
     assert measured == pytest.approx(expected, rel=0.05)
+
+
+@pytest.mark.parametrize(("policy", "train"), [("pi0", "expert"), ("pi05", "full")])
+def test_operations_are_those_of_torchs_counter_on_real_tensors(policy: str, train: str) -> None:
+    """Exactly; torch's counter is told the formulas of attention on the CPU, which it does not know."""
+    attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    known = {
+        attention: lambda *shapes, **_: sdpa_flop_count(*shapes[:3]),
+        torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: lambda *shapes, **_: (
+            sdpa_backward_flop_count(*shapes[:4])
+        ),
+    }
+    actor, trace = real(policy, train)
+    with FlopCounterMode(display=False, custom_mapping=known) as counter:
+        update_memory.evaluate_and_differentiate(actor, trace)
+    counted = count_update(networks.lay_out(policy, TINY, train=train))
+    assert counted.operations * ROWS == counter.get_total_flops() > 0
+    assert len(counter.get_flop_counts()["Global"]) >= 4, "attention and its gradients are among them"
 
 
 def test_acting_peaks_where_it_is_counted() -> None:
