@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from embodied_rl_policies.smolvla.network import Angles, rotate, split_heads
+from embodied_rl_policies.llama import Angles, rotate, split_heads
 from embodied_rl_policies.vlm import recompute_activations
 
 VISION_BASE = 10_000.0
