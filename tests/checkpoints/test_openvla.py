@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from embodied_rl.actors.token import TokenActor
 from embodied_rl.assembly import build
-from embodied_rl.checkpoints import detection
+from embodied_rl.checkpoints import detection, openvla
 from embodied_rl.commands import inspect
 from embodied_rl.interfaces.sim import Observation
 from embodied_rl.schema import InspectConfig, PolicyNode
@@ -224,7 +224,7 @@ def test_a_pickled_projector_stays_closed(tmp_path: Path) -> None:
 @each("suffix", [".pt", ".safetensors"])
 def test_parts_that_are_not_supported(folder: Path, part: str, suffix: str) -> None:
     (folder / f"{part}--150000_checkpoint{suffix}").write_bytes(POISON)
-    with refuses("checkpoint-unsupported", part):
+    with refuses("checkpoint-unsupported", part, openvla.REFUSED.get(part, "unknown part")):
         detection.read_checkpoint(folder)
 
 

@@ -14,10 +14,11 @@ from embodied_rl.actors.critics import make_critic
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.learning import trainable
 from embodied_rl.actors.network_actor import Keep
+from embodied_rl.actors.placement import place_actor
 from embodied_rl.actors.token import BINS, TokenActor, draw_uniform, invert
 from embodied_rl.actors.tokenizer import make_word_tokenizer
 from embodied_rl.interfaces.policy import NoiseKeys, PolicyInput
-from embodied_rl.schema import LoraNode
+from embodied_rl.schema import LoraNode, PolicyNode
 from embodied_rl.testing.policy_contract import check_actor, make_random_observation
 from embodied_rl_policies.openvla.images import normalise_colours, prepare_images
 from tests.support import openvla_sizes as sizes
@@ -188,6 +189,21 @@ def test_the_first_ratio_of_an_update_is_exactly_1(name: str, train: str) -> Non
     assert reached == learned
     if train == "lora":
         assert all(".lora_" in name or name.startswith("proprio_projector.") for name in learned)
+
+
+@each("name", NAMES)
+@each("autocast", [False, True])
+def test_frozen_weights_may_be_bfloat16_while_adapters_learn_in_float32(name: str, autocast: bool) -> None:
+    """No part of these networks can be cached as a prefix, so all that does not learn is halved."""
+    node = PolicyNode(name, device="cpu", precision="bfloat16", train="lora", autocast=autocast)
+    actor = place_actor(build_actor(name, train="lora"), node)
+    types = {each.requires_grad: each.dtype for each in actor.backbone.parameters()}
+    assert types == {True: torch.float32, False: torch.bfloat16}
+    decision = actor.act(make_random_observation(small_openvla.simulator(sizes.CAMERAS)), keys(3), explore=True)
+    again = actor.evaluate(decision.trace)
+    assert torch.equal(again.log_prob, decision.log_prob)
+    again.log_prob.sum().backward()
+    assert all(each.grad is not None for each in actor.backbone.parameters() if each.requires_grad)
 
 
 def test_entries_are_drawn_in_order_each_by_its_own_distribution() -> None:
