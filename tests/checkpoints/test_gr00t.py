@@ -94,6 +94,21 @@ def test_other_statistics_are_written_for_this_robot_alone(tmp_path: Path) -> No
     assert (again.state, again.action) == (robot.state, robot.action)
 
 
+def test_entries_without_spread_are_0_and_stay_where_they_are(tmp_path: Path) -> None:
+    """As in Isaac-GR00T: such a state says nothing, and such an action has its only value."""
+    folder = small_gr00t.nvidia(tmp_path / "folder")
+
+    def flatten(known: dict[str, Any]) -> None:
+        for kind, group in (("state", "y"), ("action", "x")):
+            known[sizes.TAG][kind][group].update(q01=[0.25], q99=[0.25])
+
+    change(folder / "statistics.json", flatten)
+    network, robot = small_gr00t.attach(folder)
+    assert robot.inputs(small_gr00t.observation(), network).state[:, 1].abs().max() <= 1e-6
+    actions = robot.all_actions(small_gr00t.noise(), sizes.state())[..., 0]
+    assert abs(actions - 0.25).max() <= 1.1e-5
+
+
 def test_numbers_of_steps_and_of_actions_are_the_runs(tmp_path: Path) -> None:
     for form, key, value in (("gr00t", "num_inference_timesteps", 4), ("lerobot", "n_action_steps", 2)):
         folder = FORMS[form](tmp_path / form, **({"num_inference_timesteps": 10} if form == "gr00t" else {}))

@@ -83,6 +83,14 @@ def test_pictures_become_the_same_patches(name: str) -> None:
     assert difference(patches.flatten(0, 1)[::8], GOLDEN[f"pixels/{name}"][0]) <= 1e-6
 
 
+def test_halving_rounds_halves_up_and_other_areas_are_means() -> None:
+    """As OpenCV's INTER_AREA does."""
+    halved = images.resize(torch.tensor([[0, 1], [1, 0]], dtype=torch.uint8).expand(1, 3, 2, 2), (1, 1), "area")
+    assert halved.flatten().tolist() == [1, 1, 1]
+    row = torch.tensor([0, 30, 90], dtype=torch.uint8).expand(1, 3, 3, 3)
+    assert images.resize(row, (1, 1), "area").flatten().tolist() == [40, 40, 40]
+
+
 def test_prompts_are_the_chat_templates() -> None:
     """With as many places for a picture's tokens as the network puts in, in lower case and without punctuation."""
     made, loaded = small_gr00t.network(), make_tokenizer()

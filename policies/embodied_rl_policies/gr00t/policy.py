@@ -102,9 +102,9 @@ class Gr00t(ForeignCheckpoint, FlowBackbone):
         if config.picture_start and found != config.picture_start:
             raise UserError(
                 f"The tokenizer has {found} tokens for {sizes.OPENING + sizes.BEGIN!r}, not "
-                f"policy.picture_start={config.picture_start}: give policy.tokenizer=<file or folder> of "
-                f"Cosmos-Reason2 or Qwen3-VL; policy.picture_start={found} if this one is right; "
-                "policy.picture_start=0 for prompts without a chat template.",
+                f"policy.picture_start={config.picture_start}: give policy.checkpoint=<folder> and policy.tokenizer="
+                f"<that of Cosmos-Reason2 or Qwen3-VL>; policy.picture_start={found} if this one is right; or "
+                "policy.picture_start=0, for prompts without a chat template, as new weights need.",
                 code="tokenizer-does-not-fit",
             )
 
