@@ -6,7 +6,12 @@ import pytest
 from embodied_rl.interfaces.sim import Unavailable
 from embodied_rl_sims.maniskill import ManiSkill, ManiSkillConfig
 from embodied_rl_sims.maniskill.plate_scenes import (
-    OBJECTS, PLATES, SPLITS, count_scenes, find_scene, list_places,
+    OBJECTS,
+    PLATES,
+    SPLITS,
+    count_scenes,
+    find_scene,
+    list_places,
 )  # fmt: skip
 
 TASK = "PutOnPlateInScene25"
