@@ -109,15 +109,15 @@ def compare_gpus(config: TrainConfig, needs: Needs, spec: SimulatorSpec) -> list
     with ShapeMode():
         keep = actor.keep_within(rows, policy.cache_gigabytes * 1e9)
     update, acting = count_memory(config, needs, spec, keep, config.sim.num_envs)
-    fits = []
+    fits, fitting = list[str](), list[float]()
     for size in GPUS:
         free = SHARE * size * 1e9
         most = min(update.most_rows(free), needs.minibatch or rows) if update.held + acting <= free else 0
         fits.append(f"{size} GB: {f'micro-batches of {most}' if most else 'too small'}")
+        fitting += [size] if most else []
     need = f"parameters and optimiser take {format_bytes(update.held)}, acting for {config.sim.num_envs} environments"
-    rows = [("GPUs", f"one GPU of {', '.join(fits)}. There {need} {format_bytes(acting)} more")]
-    fitting = tuple(size for size in GPUS if update.needed(1) <= (free := SHARE * size * 1e9) >= update.held + acting)
-    return [*rows, ("hours", describe_hours(config, needs, spec, update.operations, fitting))]
+    gpus = f"one GPU of {', '.join(fits)}. There {need} {format_bytes(acting)} more"
+    return [("GPUs", gpus), ("hours", describe_hours(config, needs, actor, update.operations, fitting))]
 
 
 def check_device(found: DeviceMemory, config: TrainConfig, advice: str) -> None:

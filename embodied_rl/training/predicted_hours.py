@@ -8,9 +8,8 @@ from embodied_rl.actors.flow import FlowActor
 from embodied_rl.actors.learning.shape_tensors import ShapeMode
 from embodied_rl.actors.learning.update_memory import MARKED, make_blank_trace
 from embodied_rl.actors.network_actor import read_inputs
-from embodied_rl.assembly.build import outline_actor
 from embodied_rl.interfaces.algorithm import Needs
-from embodied_rl.interfaces.sim import SimulatorSpec
+from embodied_rl.interfaces.policy import Actor
 from embodied_rl.schema import TrainConfig
 
 EFFICIENCY = 0.35
@@ -28,20 +27,19 @@ figures with sparsity).
 """
 
 
-def describe_hours(
-    config: TrainConfig, needs: Needs, spec: SimulatorSpec, update: float, sizes: Sequence[float]
-) -> str:
+def describe_hours(config: TrainConfig, needs: Needs, actor: Actor, update: float, sizes: Sequence[float]) -> str:
     """Describe the hours that the network takes on cards of these sizes, or why they are not known.
 
     Args:
         config: of the run, with `policy.precision` and `policy.autocast` resolved.
-        needs, spec: of its algorithm and simulator.
+        needs: of its algorithm.
+        actor: that of the run, on the meta device; it is not usable afterwards.
         update: operations of one row of the update.
         sizes: memory of the cards that the run fits, in GB.
     """
     if not config.policy.autocast or needs.learns_from != "rollouts":
         return "not known for products in float32, or for learning from replay. embodied-rl plan measures this machine"
-    if (decision := count_decision(config, needs, spec)) is None:
+    if (decision := count_decision(config, needs, actor)) is None:
         return "not known for this kind of policy. embodied-rl plan measures this machine"
     each = decision + needs.epochs * update
     work = config.train.iterations * config.train.decisions * config.sim.num_envs * each
@@ -55,12 +53,11 @@ def describe_hours(
     )
 
 
-def count_decision(config: TrainConfig, needs: Needs, spec: SimulatorSpec) -> float | None:
+def count_decision(config: TrainConfig, needs: Needs, actor: Actor) -> float | None:
     """Count the operations of a decision with its value: the prefix, and a velocity for each denoise step.
 
     A critic that reads the expert takes one velocity more. None for policies without a flow.
     """
-    actor = outline_actor(config.policy, config.algo.sampler, spec, needs)
     if not isinstance(actor, FlowActor):
         return None
     actor.keep = "images"
