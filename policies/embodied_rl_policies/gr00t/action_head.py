@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from embodied_rl_policies.smolvla.network import join_heads, split_heads
+from embodied_rl_policies.llama import join_heads, split_heads
 
 TIME_WIDTH = 256
 LONGEST = 10_000.0
