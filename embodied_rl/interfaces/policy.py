@@ -286,7 +286,7 @@ class ImitationBackbone(Backbone):
         return [""] * len(instructions) if not self.READS_INSTRUCTIONS else instructions
 
     def predict(self, context: Context, noise: Tensor | None) -> Tensor:
-        """Predict chunks float32 [n, H, D] from noise float32 [n, *noise_shape]; None without any."""
+        """Predict chunks float32 [n, H, D] from noise float32 [n, …] of `noise_shape`; None without any."""
         raise NotImplementedError
 
     def imitation_loss(

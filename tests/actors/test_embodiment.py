@@ -83,7 +83,7 @@ def test_inputs_never_hold_privileged_state(embodiment, observe, make_actor) -> 
     network = make_actor().backbone
     inputs = embodiment.inputs(observe(3), network)
     blind = embodiment.inputs(observe(3).without_privileged(), network)
-    assert set(vars(inputs)) == {"images", "state", "tokens", "features", "prefix"}
+    assert set(vars(inputs)) == {"images", "state", "tokens", "features", "prefix", "earlier"}
     assert torch.equal(inputs.state, blind.state)
 
 

@@ -48,8 +48,8 @@ def test_another_policy(tmp_path: Path, folder: Path) -> None:
     refused(folder, "holds policy 'pi0', not 'pi05': set policy=pi0", family="pi05")
     other = openpi(tmp_path / "other", "pi05")
     refused(other, "holds policy 'pi05', not 'pi0': set policy=pi05", options=OPENPI)
-    unknown = lerobot(tmp_path / "act", "pi0", type="act")
-    refused(unknown, "lerobot's ACT, which is not supported yet")
+    unknown = lerobot(tmp_path / "other_kind", "pi0", type="vqbet")
+    refused(unknown, "lerobot's VQ-BeT, which is not supported")
 
 
 def test_our_own_policy_is_not_lerobots(folder: Path) -> None:
