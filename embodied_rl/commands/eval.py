@@ -1,6 +1,7 @@
 """`embodied-rl eval`: measure a checkpoint's success on fixed episodes, and write a report and videos."""
 
 import json
+import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -63,6 +64,7 @@ from embodied_rl.runtime.processes.handle import Handle
 from embodied_rl.schema import EvalConfig, SimNode, untrusted_settings
 from embodied_rl.schema.checks import check_evaluated_policy
 from embodied_rl.system.atomic_write import write_text
+from embodied_rl.system.signals import reraise_ignored_exceptions
 from embodied_rl.system.untrusted_files import name_file
 from embodied_rl.training.run_checks import check_environments
 
@@ -225,7 +227,9 @@ def finish_evaluation(evaluation: PlannedEvaluation, out: Path) -> int:
     """
     command, began = describe_resume(evaluation, out), time.perf_counter()
     try:
-        with ResultFile(out / EPISODES, [each for part in evaluation.parts for each in part.episodes]) as kept:
+        listed = [each for part in evaluation.parts for each in part.episodes]
+        interrupts = reraise_ignored_exceptions(KeyboardInterrupt, signal.SIGINT)
+        with interrupts, ResultFile(out / EPISODES, listed) as kept:
             if kept.torn:
                 print(f"The last line of {EPISODES} was incomplete; its episode runs again.")
             if kept.found:

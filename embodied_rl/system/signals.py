@@ -116,8 +116,8 @@ def drop_lost_output() -> None:
 
 
 @contextmanager
-def reraise_ignored_exceptions(kind: type[BaseException]) -> Iterator[None]:
-    """Send SIGTERM to this process again if Python ignored an exception of this kind, in the main thread.
+def reraise_ignored_exceptions(kind: type[BaseException], number: int = signal.SIGTERM) -> Iterator[None]:
+    """Send a signal to this process again if Python ignored an exception of this kind, in the main thread.
 
     Python ignores exceptions in `__del__`, in callbacks of weak references, and in callbacks that modules such as
     logging register for a fork. If a signal handler's exception is ignored there, the request to stop is lost. At the
@@ -129,7 +129,7 @@ def reraise_ignored_exceptions(kind: type[BaseException]) -> Iterator[None]:
         if not isinstance(ignored.exc_value, kind):
             usual(ignored)
             return
-        timers.append(threading.Timer(RESEND_S, os.kill, (os.getpid(), signal.SIGTERM)))
+        timers.append(threading.Timer(RESEND_S, os.kill, (os.getpid(), number)))
         timers[-1].daemon = True
         timers[-1].start()
 
