@@ -123,11 +123,12 @@ def make_table(groups: Mapping[str, Sequence[TrackedRun]], families: bool) -> st
 def replace_table(text: str, name: str, table: str, page: Path) -> str:
     """Return a Markdown text with another table at the place of this name; raise `UserError` if it has none."""
     begin = f"<!-- table: {name} -->"
-    place = re.compile(f"(?<={re.escape(begin)}\n)(.*?)(?={re.escape(_END)})", re.DOTALL)
-    if len(place.findall(text)) != 1:
+    place = re.compile(f"{re.escape(begin)}\n.*?{re.escape(_END)}", re.DOTALL)
+    changed, count = place.subn(lambda _: f"{begin}\n\n{table}\n{_END}", text)
+    if count != 1:
         message = f"{page} must have the lines '{begin}' and '{_END}' once, around the table that {LIST} names."
         raise UserError(message, code="table-place-missing")
-    return place.sub(lambda _: f"\n{table}\n", text)
+    return changed
 
 
 def _list_evaluations(run: TrackedRun, metric: str, unit: float) -> list[tuple[float, float]]:

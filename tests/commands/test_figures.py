@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from embodied_rl.commands.figures import check_figures, run
-from embodied_rl.reports.figures import draw_curve, make_table, redraw
+from embodied_rl.reports.figures import draw_curve, make_table, redraw, replace_table
 from embodied_rl.reports.report import Report
 from embodied_rl.reports.result import EpisodeResult
 from embodied_rl.reports.statistics import mean_interval
@@ -116,6 +116,16 @@ def test_figures_are_redrawn_to_the_byte(make_run, results, tmp_path, capsys):
     run(FiguresConfig(results=str(results)))
     assert (page.read_bytes(), plot.read_bytes()) == first
     assert capsys.readouterr().out == f"redrawn: {plot}\n", "only what differs is written"
+
+
+def test_tables_of_one_page_are_filled_apart():
+    page = Path("page.md")
+    text = "".join(f"<!-- table: {name} -->\n<!-- end of table -->\n" for name in ("a", "b"))
+    filled = replace_table(replace_table(text, "a", "| 1 |\n", page), "b", "| 2 |\n", page)
+    assert filled == "".join(
+        f"<!-- table: {name} -->\n\n| {cell} |\n\n<!-- end of table -->\n" for name, cell in (("a", 1), ("b", 2))
+    )
+    assert replace_table(filled, "a", "| 1 |\n", page) == filled
 
 
 def test_what_cannot_be_tracked_is_refused(make_run, results):
