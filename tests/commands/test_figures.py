@@ -95,7 +95,7 @@ def test_curves_and_tables_have_means_over_seeds(make_run):
     ]
     curve = draw_curve("ours", runs, "episodes")
     assert curve.x == [0, 21, 31] and list(curve.y) == pytest.approx([0.5, 0.5, 0.1])
-    assert curve.low[2] == 0.0 and curve.high[2] == pytest.approx(min(1, mean_interval([0.0, 0.2]).high))
+    assert curve.low[2] == 0.0 and curve.high[2] == pytest.approx(min(1.0, mean_interval([0.0, 0.2]).high or 0.0))
     assert draw_curve("ours", runs, "minutes").x == [0, 2, 3]
     last = make_table({"ours": runs}, families=True).splitlines()[2].split(" | ")
     assert last[:3] == ["| ours", "0, 2", "50.0 %"] and last[3].startswith("75.0 % [0.0, 100.0]")
