@@ -1,13 +1,13 @@
-# The demo in a container, without a GPU:  docker build -t embodied-rl . && docker run --rm -v "$PWD/runs:/work/runs" embodied-rl
+# The demo in a container, without a GPU:  docker build -t embodied-rl . && docker run --rm -v "$PWD/runs:/home/user/runs" embodied-rl
 FROM python:3.11-slim
-RUN useradd --create-home --uid 1000 user && mkdir /work && chown user /work
+RUN useradd --create-home --uid 1000 user
 COPY . /source
 # torch first and alone: its pin decides which build is taken.
 RUN pip install --no-cache-dir --constraint /source/constraints.txt torch \
     && pip install --no-cache-dir --constraint /source/constraints.txt /source/sims/embodied_rl_robot '/source[lerobot,lora]' \
     && rm -rf /source
 USER user
-WORKDIR /work
+WORKDIR /home/user
 ENV OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE
 ENTRYPOINT ["embodied-rl"]
 CMD ["train", "experiment=demo"]

@@ -14,14 +14,11 @@ author = "the embodied-rl developers"
 release = read_version(project)
 html_title = f"embodied-rl {release}"
 html_theme = "furo"
-html_static_path: list[str] = []
-html_theme_options = {"source_repository": "", "navigation_with_keys": True}
+html_theme_options = {"navigation_with_keys": True}
 html_show_sphinx = html_show_copyright = html_copy_source = False
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
 exclude_patterns = ["example_plugin", "figures", "costs", "_build"]
-suppress_warnings: list[str] = []
-nitpicky = False
 
 myst_heading_anchors = 4
 myst_enable_extensions = ["colon_fence", "deflist"]

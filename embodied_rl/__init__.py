@@ -38,7 +38,7 @@ def load_policy(policy: "str | PathLike[str]", *, seed: "int | None" = None, dev
 def train(experiment: str, *overrides: str, seed: int = 0) -> "Run":
     """Train as `embodied-rl train experiment=<experiment> seed=<seed> <overrides>` does, and wait for the end.
 
-    The run is a process of its own, so that a notebook or script needs no guard; its output is printed as it comes.
+    Training takes place in a new process, so that a notebook or script needs no guard; its output is printed.
 
     Args:
         experiment: a file of `configs/experiment`, such as "demo".

@@ -51,7 +51,7 @@ class Run:
 
 
 def train_in_process(experiment: str, overrides: Sequence[str], seed: int) -> Run:
-    """Train in a process of its own; see `embodied_rl.train`."""
+    """Train in a new process; see `embodied_rl.train`."""
     words = ["train", f"experiment={experiment}", f"seed={seed}", *overrides]
     command = [sys.executable, "-u", "-m", "embodied_rl", *words]
     folder, last = None, deque[str](maxlen=_KEPT_LINES)
@@ -67,7 +67,7 @@ def train_in_process(experiment: str, overrides: Sequence[str], seed: int) -> Ru
         except BaseException:
             run.terminate()  # saves what it has; an interrupt from the keyboard reaches it by itself
             raise
-    if run.returncode == 0 and folder is not None and Path(folder[1], "report.json").is_file():
+    if run.returncode == 0 and folder is not None:
         return Run(Path(folder[1]))
     said = next((match for line in reversed(last) if (match := _ERROR.fullmatch(line))), None)
     if said is not None and run.returncode == _USER_ERROR:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from embodied_rl.interfaces.errors import UserError
@@ -18,7 +19,9 @@ def run(config: WatchConfig) -> int:
     Raises:
         UserError: a run does not exist, or the port is taken.
     """
-    with open_server(find_runs(config), config.port) as server:
+    runs = find_runs(config)
+    make_parts(runs)  # a file that is damaged or a link elsewhere is refused before a page is shown
+    with open_server(runs, config.port) as server:
         print(f"http://{HOST}:{server.server_port} shows the runs; Ctrl-C ends it.", flush=True)
         server.serve_forever()
     return 0
@@ -71,5 +74,6 @@ class PageHandler(BaseHTTPRequestHandler):
         headers = {"Content-Type": kind, "Content-Length": str(len(content)), "Cache-Control": "no-store"}
         for name, value in (headers | {"Content-Security-Policy": policy}).items():
             self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(content)
+        with suppress(ConnectionError):  # a browser ends what it no longer needs, such as the rest of a film
+            self.end_headers()
+            self.wfile.write(content)

@@ -49,7 +49,7 @@ def draw_line_chart(title: str, series: Sequence[Series], *, x_label: str, perce
 
 
 def draw_chart_file(title: str, series: Sequence[Series], *, x_label: str, percent: bool = False) -> str:
-    """Draw a chart as an SVG file of its own, with title and legend, on white; empty if no curve has points."""
+    """Draw a chart as a separate SVG file, with title and legend, on white; empty if no curve has points."""
     body, keys = _draw_axes_and_curves(series, x_label, percent)
     if not body:
         return ""

@@ -1,6 +1,6 @@
 """Plots and tables of the documentation, drawn from the tracked runs in `results/`.
 
-`results/figures.yaml` lists them: name → `Figure`. A plot is a file of its own. A table replaces what stands between
+`results/figures.yaml` lists them: name → `Figure`. A plot is an SVG file. A table replaces what stands between
 `<!-- table: <name> -->` and `<!-- end of table -->` in a Markdown file. The same runs give the same bytes.
 """
 
@@ -11,14 +11,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Literal
 
-import yaml
-
 from embodied_rl.config.freeze import freeze_config, read_text
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.names import check_folder_name
 from embodied_rl.reports.chart import Series, draw_chart_file
 from embodied_rl.reports.statistics import mean_interval
 from embodied_rl.reports.tracked_run import TrackedRun
+from embodied_rl.schema.config_file import read_config
 from embodied_rl.system.untrusted_files import check_inside
 
 LIST = "figures.yaml"
@@ -48,16 +47,21 @@ class Figure:
     families: bool = False
 
 
+@dataclass(frozen=True)
+class _Figures:
+    """The content of `results/figures.yaml`: name → figure."""
+
+    figures: Mapping[str, Figure]
+
+
 def redraw(results: Path) -> dict[Path, str]:
     """Draw every figure of `results/figures.yaml`; return file → its new content, and write nothing.
 
     Raises:
         UserError: the list, a tracked run or a place for a table is missing or damaged.
     """
-    content = yaml.safe_load(read_text(results / LIST)) or {}
     files: dict[Path, str] = {}
-    for name, entry in content.items():
-        figure = freeze_config(Figure, entry, name)
+    for name, figure in freeze_config(_Figures, {"figures": read_config(results / LIST)}).figures.items():
         groups = {label: read_group(results, group) for label, group in figure.runs.items()}
         for place in (figure.plot, figure.table):
             check_inside(results.parent, results.parent / (place or ""))

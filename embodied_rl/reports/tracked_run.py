@@ -45,6 +45,13 @@ class Outcomes:
     episodes_sha256: str
     purpose: str
 
+    def __post_init__(self) -> None:
+        """Raise `UserError` if the families' numbers are not those of the episodes."""
+        counts = sum(known for known, _ in self.families.values()), sum(all_ for _, all_ in self.families.values())
+        if set(self.episodes) - {"0", "1"} or counts != (self.episodes.count("1"), len(self.episodes)):
+            message = "families do not have the successes and episodes that episodes lists"
+            raise UserError(message, code="tracked-run-damaged")
+
     @staticmethod
     def of(report: Report) -> "Outcomes":
         """Take the outcomes from a report."""
@@ -93,6 +100,9 @@ class TrackedRun:
         reports = folder.evaluations / "before" / _REPORT, folder.path / _REPORT
         for file in (folder.path / PROVENANCE, *reports):
             check_inside(folder.path, file)
+        if folder.seed is None:
+            message = f"{folder.path} is not named <time>_s<seed>, as a run's folder is: give it that name again."
+            raise UserError(message, code="run-renamed")
         provenance = select_for_report(read_provenance(folder.path))
         if provenance.get("dirty"):
             message = (
@@ -126,6 +136,9 @@ class TrackedRun:
             raise UserError(f"{path}: {error}", code="tracked-run-damaged") from error
         if missing := set(COURSE) - set(run.course):
             raise UserError(f"{path}: course has no {min(missing)}.", code="tracked-run-damaged")
+        if len(set(map(len, run.course.values()))) > 1 or not run.course["iteration"]:
+            message = f"{path}: course should have one number of each metric for each iteration, at least one."
+            raise UserError(message, code="tracked-run-damaged")
         return run
 
     def write(self, results: Path, group: str) -> Path:

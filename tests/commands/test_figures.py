@@ -131,6 +131,9 @@ def test_tables_of_one_page_are_filled_apart():
 def test_what_cannot_be_tracked_is_refused(make_run, results):
     with refuses("run-not-reproducible"):
         TrackedRun.of(make_run(0, [1], [1], dirty=True))
+    renamed = make_run(4, [1], [1])
+    with refuses("run-renamed"):
+        TrackedRun.of(RunFolder(renamed.path.rename(renamed.path.with_name("mine"))))
     unfinished = make_run(1, [1], [1])
     (unfinished.path / "report.json").unlink()
     with refuses("report-damaged"):
@@ -148,7 +151,12 @@ def test_a_damaged_folder_of_results_is_refused(make_run, results, tmp_path):
         redraw(results)
     path = TrackedRun.of(make_run(0, [1], [1])).write(results, "demo")
     content = json.loads(path.read_text())
-    for change in ({"format": "other"}, {"seed": "x"}, {"course": {}}, {"more": 1}):
+    unequal = content["course"] | {"iteration": [1.0]}
+    miscounted = content["after"] | {"episodes": "0"}
+    for change in (
+        {"format": "other"}, {"seed": "x"}, {"course": {}}, {"more": 1}, {"course": unequal}, {"after": miscounted},
+        {"after": content["after"] | {"episodes": "x"}}, {"course": {name: [] for name in content["course"]}},
+    ):  # fmt: skip
         path.write_text(json.dumps(content | change))
         with refuses("tracked-run-damaged"):
             redraw(results)
@@ -156,6 +164,10 @@ def test_a_damaged_folder_of_results_is_refused(make_run, results, tmp_path):
     (tmp_path / "docs" / "page.md").write_text("# Page\n")
     with refuses("table-place-missing"):
         redraw(results)
+    for listed, code in (("a: [", "config-damaged"), ("a: 1", "value-wrong-type"), ("a: {titel: x}", "key-unknown")):
+        (results / "figures.yaml").write_text(listed)
+        with refuses(code):
+            redraw(results)
     with refuses("name-invalid"):
         check_figures(FiguresConfig(group="../elsewhere", results=str(results)))
     with refuses("figures-missing"):
