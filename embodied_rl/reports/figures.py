@@ -1,7 +1,8 @@
 """Plots and tables of the documentation, drawn from the tracked runs in `results/`.
 
-`results/figures.yaml` lists them: name → `Figure`. A plot is an SVG file. A table replaces what stands between
-`<!-- table: <name> -->` and `<!-- end of table -->` in a Markdown file. The same runs give the same bytes.
+`results/figures.yaml` lists them: name → `Figure`; `embodied_rl.reports.relations` makes one more table. A plot is an
+SVG file. A table replaces what stands between `<!-- table: <name> -->` and `<!-- end of table -->` in a Markdown file.
+The same runs give the same bytes.
 """
 
 import re
@@ -14,6 +15,7 @@ from typing import Literal
 from embodied_rl.config.freeze import freeze_config, read_text
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.names import check_folder_name
+from embodied_rl.reports import relations
 from embodied_rl.reports.chart import Series, draw_chart_file
 from embodied_rl.reports.statistics import mean_interval
 from embodied_rl.reports.tracked_run import TrackedRun
@@ -63,6 +65,9 @@ def redraw(results: Path) -> dict[Path, str]:
     files: dict[Path, str] = {}
     for name, figure in freeze_config(_Figures, {"figures": read_config(results / LIST)}).figures.items():
         groups = {label: read_group(results, group) for label, group in figure.runs.items()}
+        if missing := [figure.runs[label] for label, runs in groups.items() if not runs]:
+            message = f"{results / missing[0]} has no tracked run, which {LIST} names."
+            raise UserError(message, code="tracked-run-missing")
         for place in (figure.plot, figure.table):
             check_inside(results.parent, results.parent / (place or ""))
         if figure.plot is not None:
@@ -73,15 +78,20 @@ def redraw(results: Path) -> dict[Path, str]:
             page = results.parent / figure.table
             table = make_table(groups, figure.families)
             files[page] = replace_table(files.get(page) or read_text(page), name, table, page)
+    if (results / relations.LIST).is_file():
+        place, listed = relations.read_relations(results)
+        page = results.parent / place
+        check_inside(results.parent, page)
+        sides = {group for each in listed.values() for group in (each.first, each.second)}
+        table = relations.make_relations_table({group: read_group(results, group) for group in sides}, listed)
+        files[page] = replace_table(files.get(page) or read_text(page), relations.PLACE, table, page)
     return files
 
 
 def read_group(results: Path, group: str) -> list[TrackedRun]:
-    """Read the tracked runs of a group, in the order of their seeds; raise `UserError` if there is none."""
+    """Read the tracked runs of a group, in the order of their seeds; none if there is no such folder."""
     check_folder_name(group, "runs")
     runs = [TrackedRun.read(path) for path in results.joinpath(group).glob("s*.json")]
-    if not runs:
-        raise UserError(f"{results / group} has no tracked run, which {LIST} names.", code="tracked-run-missing")
     return sorted(runs, key=lambda run: run.seed)
 
 

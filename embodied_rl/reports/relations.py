@@ -1,0 +1,134 @@
+"""Relations between ways to train, registered before the runs that decide them.
+
+`results/relations.yaml` lists them: name → `Relation`. Each compares two groups of tracked runs, one run for each seed,
+by their success after training.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Literal
+
+from embodied_rl.config.freeze import freeze_config
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.names import check_folder_name
+from embodied_rl.reports.tracked_run import TrackedRun
+from embodied_rl.schema.config_file import read_config
+
+LIST = "relations.yaml"
+PLACE = "relations"
+"""Name of the table in the page."""
+LEAST = 3
+"""Seeds of each side without which a relation stays open."""
+
+
+@dataclass(frozen=True)
+class Relation:
+    """A relation between two ways to train.
+
+    Attributes:
+        claim: what the relation says.
+        source: where the claim comes from.
+        first, second: folders of the tracked runs below `results/`.
+        expected: "greater": the first side ends above the second by more than the margin. "equal": they differ by less.
+        margin: points of success.
+        registered: ISO 8601 date and time, with its zone, at which the relation was written down.
+    """
+
+    claim: str
+    source: str
+    first: str
+    second: str
+    expected: Literal["greater", "equal"]
+    margin: float
+    registered: str
+
+
+@dataclass(frozen=True)
+class _Relations:
+    """The content of `results/relations.yaml`.
+
+    Attributes:
+        page: Markdown file of the table, relative to the folder that holds `results/`.
+    """
+
+    page: str
+    relations: Mapping[str, Relation] = field(default_factory=dict)
+
+
+def read_relations(results: Path) -> tuple[str, Mapping[str, Relation]]:
+    """Read the page of the table and the relations; raise `UserError` if the list is damaged."""
+    content = freeze_config(_Relations, read_config(results / LIST))
+    for relation in content.relations.values():
+        for group in (relation.first, relation.second):
+            check_folder_name(group, LIST)
+    return content.page, content.relations
+
+
+def find_difference(first: Sequence[float], second: Sequence[float]) -> tuple[float, float, float]:
+    """Compute the difference of two means over seeds with its 95 % interval (Welch, 1947): difference, low, high.
+
+    Both sides without variance give an interval of no width.
+    """
+    from scipy import stats
+
+    difference = sum(first) / len(first) - sum(second) / len(second)
+    if len({*first}) == len({*second}) == 1:
+        return difference, difference, difference
+    interval = stats.ttest_ind(first, second, equal_var=False).confidence_interval(0.95)
+    return difference, float(interval.low), float(interval.high)
+
+
+def decide(relation: Relation, low: float, high: float) -> Literal["reproduced", "refuted", "undecided"]:
+    """Decide a relation by the interval of the difference, first side less second, in points."""
+    margin = relation.margin
+    if relation.expected == "greater":
+        return "reproduced" if low > margin else "refuted" if high < margin else "undecided"
+    if -margin < low and high < margin:
+        return "reproduced"
+    return "refuted" if low > margin or high < -margin else "undecided"
+
+
+def check_registration(
+    name: str, relation: Relation, first: Sequence[TrackedRun], second: Sequence[TrackedRun]
+) -> None:
+    """Raise `UserError` if both sides had begun to run when the relation was registered."""
+    registered = datetime.fromisoformat(relation.registered)
+    begun = [min(datetime.fromisoformat(run.provenance["started"]) for run in runs) for runs in (first, second)]
+    if max(begun) < registered:
+        message = (
+            f"{LIST}: {name} was registered at {relation.registered}, after runs of both sides had begun: "
+            f"{relation.first} and {relation.second}. Run one of them again."
+        )
+        raise UserError(message, code="relation-registered-late")
+
+
+def make_relations_table(groups: Mapping[str, Sequence[TrackedRun]], relations: Mapping[str, Relation]) -> str:
+    """Make a Markdown table of the relations, with the verdict of each; one with too few seeds is open.
+
+    Args:
+        groups: folder below `results/` → its tracked runs; empty if nothing was run yet.
+        relations: name → relation.
+    """
+    heads = ("claim", "source", "first side", "second side", "claimed difference", "difference", "verdict")
+    rows = [heads, ("---",) * len(heads)]
+    for name, relation in relations.items():
+        sides = [groups[relation.first], groups[relation.second]]
+        success = [[100 * run.after.rate().rate for run in runs] for runs in sides]
+        claimed = f"> {relation.margin:g}" if relation.expected == "greater" else f"within ± {relation.margin:g}"
+        cells = [
+            f"`{group}`: {_format(each)}"
+            for group, each in zip((relation.first, relation.second), success, strict=True)
+        ]
+        found, verdict = "", "open"
+        if min(map(len, success)) >= LEAST:
+            check_registration(name, relation, *sides)
+            difference, low, high = find_difference(*success)
+            found, verdict = f"{difference:+.1f} [{low:+.1f}, {high:+.1f}]", decide(relation, low, high)
+        rows.append((relation.claim, relation.source, *cells, claimed, found, verdict))
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def _format(success: Sequence[float]) -> str:
+    return ", ".join(f"{each:.1f}" for each in success) or "not run"
