@@ -26,8 +26,8 @@ class FlowKind:
     def make(self, network: FlowBackbone, embodiment: Embodiment, settings: ActorSettings) -> FlowActor:
         """Make an actor that learns; see `embodied_rl.actors.kinds.make_actor`."""
         node, start_noise = settings.policy, None
-        if settings.sampling.name == "tokens":
-            message = "algo.sampler.name=tokens is for policies that choose tokens, and this one is a flow: "
+        if (sampler := settings.sampling.name) not in ("flow_sde", "flow_noise"):
+            message = f"algo.sampler.name={sampler} is for other policies, and this one is a flow: "
             raise UserError(message + "give algo=flow_sde or flow_noise.", code="sampler-not-supported")
         if settings.start_noise is not None:
             network.requires_grad_(False)

@@ -18,8 +18,9 @@ from embodied_rl.schema import PolicyNode, SamplerNode
 
 KINDS = {
     "flow": "embodied_rl.actors.flow_kind:FlowKind",
+    "gaussian": "embodied_rl.actors.gaussian:GaussianKind",
     "imitation": "embodied_rl.actors.imitation:ImitationKind",
-    "token": "embodied_rl.actors.token_kind:TokenKind",
+    "token": "embodied_rl.actors.token:TokenKind",
 }
 """`Backbone.KIND` → "module:Class" that makes its actors."""
 

@@ -3,7 +3,8 @@
 A folder has config.json, preprocessor_config.json, one or more safetensors files, the tokenizer's files, and
 statistics: `norm_stats` in config.json, or for fine-tuned policies dataset_statistics.json. Parts that OpenVLA-OFT
 adds lie beside it, such as `proprio_projector--<step>_checkpoint.pt`; these are pickles, and read only as safetensors.
-No file says whether a policy is autoregressive (`openvla`) or decodes in parallel (`openvla_oft`).
+A folder with an action head is of `openvla_oft_l1`. No file says whether a policy with action tokens is autoregressive
+(`openvla`) or decodes in parallel (`openvla_oft`).
 """
 
 import json
@@ -38,11 +39,10 @@ CAMERAS = ("full_image", "wrist_image")
 ALOHA_CAMERAS = ("full_image", "left_wrist_image", "right_wrist_image")
 """Names of images in OpenVLA-OFT's evaluations."""
 
-PROJECTOR = "proprio_projector"
-"""The part of OpenVLA-OFT that is read: it turns the state into a token."""
+PROJECTOR, HEAD = "proprio_projector", "action_head"
+"""The parts of OpenVLA-OFT that are read: one turns the state into a token, one predicts actions as numbers."""
 
 REFUSED = {
-    "action_head": "a head that predicts actions without probabilities (L1 regression, or diffusion)",
     "noisy_action_projector": "the projector of the diffusion head",
     "vision_backbone": "vision towers that read the instruction (FiLM)",
 }
@@ -89,7 +89,7 @@ def read_folder(folder: Path, asset: str | None = None) -> FoundCheckpoint:
     return FoundCheckpoint(
         format="openvla",
         folder=folder,
-        policy="openvla_oft" if parts else None,
+        policy="openvla_oft_l1" if HEAD in parts else "openvla_oft" if parts else None,
         candidates=POLICIES,
         config=config | {"preprocessor": foreign.parse_json(folder / PREPROCESSOR), "statistics_key": key or ""},
         tensors=TensorFiles(entries, main.metadata),
@@ -126,10 +126,10 @@ def _find_parts(folder: Path) -> dict[str, Path]:
     for file in sorted(folder.glob("*--*_checkpoint.*")):
         part = file.name.partition("--")[0]
         if part in REFUSED:
-            message = f"{file} is {REFUSED[part]}, which is not supported; policies with action tokens alone are."
+            message = f"{file} is {REFUSED[part]}, which is not supported; action tokens and the L1 head are."
             raise unsupported_error(message)
-        if part != PROJECTOR:
-            raise unsupported_error(f"{file} is an unknown part of a policy; known: {PROJECTOR}.")
+        if part not in (PROJECTOR, HEAD):
+            raise unsupported_error(f"{file} is an unknown part of a policy; known: {PROJECTOR}, {HEAD}.")
         if file.suffix != ".safetensors":
             if file.with_suffix(".safetensors").is_file():
                 continue
@@ -146,11 +146,17 @@ def _find_parts(folder: Path) -> dict[str, Path]:
 
 
 def _read_part(part: str, file: Path) -> dict[str, TensorEntry]:
-    """Return the tensors of a part, by names that start with its own; `module.` is of a distributed training."""
-    return {
-        f"{part}.{name.removeprefix('module.')}": replace(entry, stored=name)
-        for name, entry in foreign.read_tensor_file(file).items()
-    }
+    """Return the tensors of a part, by names that start with its own; `module.` is of a distributed training.
+
+    Raises:
+        CheckpointError: the part is the diffusion head.
+    """
+    found = {name.removeprefix("module."): (name, entry) for name, entry in foreign.read_tensor_file(file).items()}
+    if part == HEAD and any(name.startswith("noise_predictor.") for name in found):
+        raise unsupported_error(
+            f"{file} is a diffusion head, which is not supported; action tokens and the L1 head are."
+        )
+    return {f"{part}.{name}": replace(entry, stored=stored) for name, (stored, entry) in found.items()}
 
 
 def _choose_key(known: Mapping[str, Any], asset: str | None, where: Path) -> tuple[str | None, str]:
@@ -221,9 +227,13 @@ def make_files(network: Backbone, robot: Embodiment) -> dict[str, bytes]:
 
 def separate_parts(tensors: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:
     """Take the tensors of added parts out of `tensors`; return them as name of a file → its tensors."""
-    names = [name for name in tensors if name.startswith(f"{PROJECTOR}.")]
-    part = {name.removeprefix(f"{PROJECTOR}."): tensors.pop(name) for name in names}
-    return {f"{PROJECTOR}--latest_checkpoint.safetensors": part} if part else {}
+    found: dict[str, dict[str, Tensor]] = {}
+    for part in (PROJECTOR, HEAD):
+        names = [name for name in tensors if name.startswith(f"{part}.")]
+        if names:
+            taken = {name.removeprefix(f"{part}."): tensors.pop(name) for name in names}
+            found[f"{part}--latest_checkpoint.safetensors"] = taken
+    return found
 
 
 def describe_parts(out: Path) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """The interface of policies. The author of a flow policy writes `encode` and `velocity`, that of a token policy
-`encode` and `action_logits` (and `next_logits` if entries are chosen in order), that of a policy that is only cloned
-`encode`, `predict` and `imitation_loss`; the rest has defaults.
+`encode` and `action_logits` (and `next_logits` if entries are chosen in order), that of a policy that predicts actions
+as numbers `encode` and `action_mean`, that of a policy that is only cloned `encode`, `predict` and `imitation_loss`;
+the rest has defaults.
 
 Shapes: `n` rows of a batch, `H` predicted actions of a chunk, `Hx` ≤ H executed ones, `D` action dimensions of the
 model, `A` ≤ D of the simulator, `S` state dimensions, `L` instruction tokens, `F` width of the features.
@@ -263,6 +264,19 @@ class TokenBackbone(Backbone):
 
         Only an autoregressive network needs it.
         """
+        raise NotImplementedError
+
+
+class GaussianBackbone(Backbone):
+    """A VLA that predicts actions as numbers, such as OpenVLA-OFT with its L1 head (arXiv:2502.19645).
+
+    While it learns, actions are drawn from a normal distribution around them.
+    """
+
+    KIND: ClassVar[str] = "gaussian"
+
+    def action_mean(self, context: Context) -> tuple[Tensor, Tensor]:
+        """Compute actions [n, H, D] in the model's units, and the features [n, H, F] they are made of."""
         raise NotImplementedError
 
 

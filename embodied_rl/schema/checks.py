@@ -144,6 +144,8 @@ def check_training(config: TrainConfig) -> None:
 
 FLOW_KEYS = ("denoise_steps", "noise_level", "step_weights", "layers", "std_min", "std_max")
 """Keys of samplers of flows."""
+HEAD_KEYS = {"tokens": "temperature", "gaussian": "std"}
+"""Sampler of a policy that is no flow → its key."""
 
 
 def check_unused_keys(config: TrainConfig) -> None:
@@ -152,11 +154,11 @@ def check_unused_keys(config: TrainConfig) -> None:
     unused = {} if config.mode == "stream" else {"segments": "mode=stream"}
     unused |= {} if config.mode == "async" else {"staleness": "mode=async"}
     unused |= {} if lora else {"policy.lora.rank": "policy.train=lora", "policy.lora.alpha": "policy.train=lora"}
-    if config.algo.sampler.name == "tokens":
+    sampler = config.algo.sampler.name
+    if sampler in HEAD_KEYS:
         flow = (*(f"algo.sampler.{each}" for each in FLOW_KEYS), "algo.noise_final", "algo.noise_decay_from")
         unused |= dict.fromkeys(flow, "the sampler of a flow, algo.sampler.name=flow_sde or flow_noise")
-    else:
-        unused |= {"algo.sampler.temperature": "algo.sampler.name=tokens"}
+    unused |= {f"algo.sampler.{key}": f"algo.sampler.name={name}" for name, key in HEAD_KEYS.items() if name != sampler}
     done = ("reward.done_threshold", "reward.done_in_a_row")
     unused |= {} if config.reward.mode == "terminal" else dict.fromkeys(done, "reward.mode=terminal")
     if config.reward.mode != "distill":

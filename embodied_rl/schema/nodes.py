@@ -144,9 +144,12 @@ class PolicyNode:
 
 @dataclass(frozen=True)
 class SamplerNode:
-    name: Literal["flow_sde", "flow_noise", "tokens"] = "flow_sde"
+    name: Literal["flow_sde", "flow_noise", "tokens", "gaussian"] = "flow_sde"
     """Where exploration comes from: a stochastic differential equation, or a learned noise head; tokens: the
-    distribution over the bins of a policy that chooses action tokens."""
+    distribution over the bins of a policy that chooses action tokens; gaussian: a normal distribution around the
+    actions of a policy that predicts them as numbers."""
+    std: float = at_least(1e-4, 0.1)
+    """Gaussian: its standard deviation, in the policy's units, in which most demonstrated actions lie within 1 of 0."""
     temperature: float = at_least(1e-3, 1.0)
     """Tokens: what logits are divided by before a bin is drawn and scored."""
     denoise_steps: int = at_least(1, 4, at_most=1000)

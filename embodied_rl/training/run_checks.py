@@ -228,7 +228,7 @@ def check_settings(config: TrainConfig) -> RunSize:
         message = f"algo.name={name} does not learn from rollouts; `embodied-rl {name}` is the command for it."
         raise UserError(message, code="algorithm-wrong-command")
     if needs.fixed_noise and (sampler := config.algo.sampler.name) != "flow_sde":
-        why = "learns its noise" if sampler == "flow_noise" else "has none"
+        why = "learns its noise" if sampler == "flow_noise" else "is not of a flow"
         message = f"algo.sampler.name={sampler} {why}; algo.name={config.algo.name} needs flow_sde."
         raise UserError(message, code="sampler-not-supported")
     if needs.start_noise is not None:

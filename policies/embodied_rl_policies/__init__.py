@@ -7,6 +7,7 @@ POLICIES = {
     "pocket_tokens": "embodied_rl_policies.pocket_tokens:PocketTokens",
     "openvla": "embodied_rl_policies.openvla.autoregressive:OpenVLA",
     "openvla_oft": "embodied_rl_policies.openvla.oft:OpenVLAOFT",
+    "openvla_oft_l1": "embodied_rl_policies.openvla.oft:OpenVLAOFTL1",
     "pi0": "embodied_rl_policies.pi.pi0:Pi0",
     "pi05": "embodied_rl_policies.pi.pi05:Pi05",
     "smolvla": "embodied_rl_policies.smolvla.policy:SmolVLA",

@@ -37,7 +37,7 @@ def make(spec: SimulatorSpec, critic: str = "privileged", temperature: float = 1
     )
     torch.nn.init.normal_(network.logits.bias)
     head = make_critic(critic, privileged_dim=len(spec.privileged_names), context_dim=16, feature_dim=16)
-    return TokenActor(network, head, embodiment, temperature=temperature, privileged_names=spec.privileged_names)
+    return TokenActor(network, head, embodiment, strength=temperature, privileged_names=spec.privileged_names)
 
 
 def keys(rows: int, seed: int = 3) -> NoiseKeys:

@@ -4,13 +4,15 @@
     oracle/bin/pip install transformers==4.40.1 tokenizers==0.19.1 safetensors pillow
     oracle/bin/pip install --no-deps timm==0.9.10 torchvision==0.28.0
     oracle/bin/python openvla_official.py golden oft CHECKOUT golden/openvla_oft.safetensors
+    oracle/bin/python openvla_official.py golden l1 CHECKOUT golden/openvla_oft_l1.safetensors
     oracle/bin/python openvla_official.py golden openvla CHECKOUT golden/openvla.safetensors
     oracle/bin/python openvla_official.py keys openvla CHECKOUT golden/keys_openvla.json
     oracle/bin/python openvla_official.py load oft CHECKOUT FOLDER  # an export → keys that differ, actions
 
-CHECKOUT is a checkout of github.com/moojink/openvla-oft (oft) or github.com/openvla/openvla (openvla). PYTHONPATH names
-this repository's checkout, and for oft before it `src` of github.com/moojink/transformers-openvla-oft, whose Llama
-attends in both directions. torchvision's compiled operators need CUDA and are only declared here; no image needs them.
+CHECKOUT is a checkout of github.com/moojink/openvla-oft (oft, l1) or github.com/openvla/openvla (openvla). PYTHONPATH
+names this repository's checkout, and for the former before it `src` of github.com/moojink/transformers-openvla-oft,
+whose Llama attends in both directions. torchvision's compiled operators need CUDA and are only declared here; no image
+needs them.
 """
 
 import json
@@ -111,6 +113,17 @@ def make_state_projector(checkout: str) -> torch.nn.Module:
     return projector
 
 
+def make_action_head() -> torch.nn.Module:
+    """The official L1 head with the recipe's weights; its file imports a scheduler, which only the other head uses."""
+    for name in ("diffusers", "diffusers.schedulers", "diffusers.schedulers.scheduling_ddim"):
+        sys.modules[name] = types.ModuleType(name)
+    sys.modules["diffusers.schedulers.scheduling_ddim"].DDIMScheduler = object
+    module = __import__("prismatic.models.action_heads", fromlist=["any"])
+    head = module.L1RegressionActionHead(sizes.WIDTH, sizes.HEAD_HIDDEN, sizes.ACTION_DIM)
+    load_recipe(head, "action_head.")
+    return head
+
+
 def normalised_state() -> np.ndarray:
     """The recipe's state as the official evaluation normalises it (experiments/robot/openvla_utils.py)."""
     known = sizes.statistics()[sizes.KEY]["proprio"]
@@ -158,6 +171,23 @@ def golden_oft(checkout: str, folder: str = "") -> dict[str, torch.Tensor]:
 
 
 @torch.no_grad()
+def golden_l1(checkout: str, folder: str = "") -> dict[str, torch.Tensor]:
+    """Actions of each variant with the L1 head, in the robot's units, and as the head gives them."""
+    tensors = {}
+    for name, (cameras, reads_state) in sizes.VARIANTS.items():
+        network, processing = build(checkout, cameras, folder)
+        pixels, head, predicted, actions = make_pixels(processing, cameras), make_action_head(), [], []
+        head.model.register_forward_hook(lambda _m, _i, result, kept=predicted: kept.append(result[0]))
+        for row, prompt in enumerate(make_prompts()):
+            state = {"proprio": normalised_state()[row], "proprio_projector": make_state_projector(checkout)}
+            given = {"pixel_values": pixels[[row]], "attention_mask": torch.ones_like(prompt), "action_head": head}
+            given |= {"unnorm_key": next(iter(network.norm_stats)), **(state if reads_state else {})}
+            actions.append(torch.from_numpy(network.predict_action(input_ids=prompt, **given)[0]))
+        tensors |= {f"{name}/actions": torch.stack(actions), f"{name}/predicted": torch.stack(predicted)}
+    return {name: value.float().contiguous() for name, value in tensors.items()}
+
+
+@torch.no_grad()
 def golden_openvla(checkout: str, folder: str = "") -> dict[str, torch.Tensor]:
     """Actions chosen one entry after another; logits of given entries in one pass, with the prompt's empty token."""
     network, processing = build(checkout, folder=folder)
@@ -172,6 +202,9 @@ def golden_openvla(checkout: str, folder: str = "") -> dict[str, torch.Tensor]:
         whole = network(input_ids=ids, pixel_values=pixels[[row]], attention_mask=torch.ones_like(ids)).logits
         logits.append(whole[0, -sizes.ACTION_DIM :, first : first + sizes.BINS])
     return {"actions": torch.stack(actions).float().contiguous(), "logits": torch.stack(logits).contiguous()}
+
+
+GOLDEN = {"oft": golden_oft, "l1": golden_l1, "openvla": golden_openvla}
 
 
 def keys(checkout: str) -> dict[str, list[int]]:
@@ -193,7 +226,7 @@ def load(policy: str, checkout: str, folder: str) -> dict[str, object]:
     report = {"missing": sorted(expected - found), "unexpected": sorted(found - expected)}
     if any(report.values()):
         return report
-    made = golden_oft(checkout, folder) if policy == "oft" else golden_openvla(checkout, folder)
+    made = GOLDEN[policy](checkout, folder)
     return {**report, "actions": {name: value.tolist() for name, value in made.items() if name.endswith("actions")}}
 
 
@@ -201,7 +234,7 @@ def main(command: str, policy: str, checkout: str, path: str) -> None:
     """Run one command of the module's docstring."""
     assert transformers.__version__.startswith("4.40.1"), transformers.__version__
     if command == "golden":
-        save_file(golden_oft(checkout) if policy == "oft" else golden_openvla(checkout), path)
+        save_file(GOLDEN[policy](checkout), path)
     elif command == "keys":
         lines = (f"{json.dumps(name)}:{json.dumps(shape)}" for name, shape in keys(checkout).items())
         Path(path).write_text("{\n" + ",\n".join(lines) + "\n}\n")

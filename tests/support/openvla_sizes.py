@@ -16,6 +16,7 @@ TOKEN_LENGTH, WORDS = 9, 29_000
 """Prompts hold ids from 2 to below WORDS; the official code adds the start token itself through the tokenizer."""
 HORIZON, ACTION_DIM, STATE_DIM, BINS = 8, 7, 8, 256
 WIDTH, LAYERS, HIDDEN, HEADS, KEY_VALUE_HEADS, VOCABULARY, PADDING_ROWS = 40, 3, 72, 4, 2, 32_064, 64
+HEAD_HIDDEN, HEAD_BLOCKS = 52, 2
 NORM_EPSILON = 1e-6
 PATCH, RESOLUTION = 14, 42
 DINO = {"width": 24, "layers": 3, "hidden": 60, "heads": 4}

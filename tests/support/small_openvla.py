@@ -17,13 +17,14 @@ from embodied_rl.interfaces.sim import Camera, SimulatorSpec, Task
 from embodied_rl.schema import PolicyNode
 from embodied_rl_policies.openvla.autoregressive import OpenVLA
 from embodied_rl_policies.openvla.checkpoint import list_unread_shapes
-from embodied_rl_policies.openvla.oft import OpenVLAOFT
+from embodied_rl_policies.openvla.oft import OpenVLAOFT, OpenVLAOFTL1
 from tests.support import openvla_sizes as sizes
 from tests.support import recipe
 from tests.support.tiny_tokenizer import llama_tokenizer
 
 GOLDEN = Path(__file__).parents[1] / "parity" / "golden"
 PART = "proprio_projector--150000_checkpoint.safetensors"
+HEAD = "action_head--150000_checkpoint.safetensors"
 
 SIZES: dict[str, Any] = {
     "width": sizes.WIDTH,
@@ -42,13 +43,14 @@ SIZES: dict[str, Any] = {
 }
 HEADS = {"dino_heads": sizes.DINO["heads"], "siglip_heads": sizes.SIGLIP["heads"], "crop_area": 1.0}
 """What no folder says of towers that were never published, and no crop."""
-CLASSES: dict[str, type[Any]] = {"openvla": OpenVLA, "openvla_oft": OpenVLAOFT}
+CLASSES: dict[str, type[Any]] = {"openvla": OpenVLA, "openvla_oft": OpenVLAOFT, "openvla_oft_l1": OpenVLAOFTL1}
 
 
 def build(name: str = "openvla_oft", variant: str = "one", **changes: Any) -> Any:
     """A tiny network with fresh weights."""
     (cameras, reads_state), cls = sizes.VARIANTS[variant], CLASSES[name]
-    config = cls.Config(**{**SIZES, "state_dim": sizes.STATE_DIM if reads_state else None, **changes})
+    head = {"head_hidden": sizes.HEAD_HIDDEN, "head_blocks": sizes.HEAD_BLOCKS} if name.endswith("l1") else {}
+    config = cls.Config(**{**SIZES, **head, "state_dim": sizes.STATE_DIM if reads_state else None, **changes})
     size = (sizes.RESOLUTION, sizes.RESOLUTION)
     made = (config, sizes.ACTION_DIM, sizes.STATE_DIM, sizes.CAMERAS[:cameras], size, sizes.VOCABULARY)
     return cls(*made, sizes.TOKEN_LENGTH)
@@ -70,14 +72,27 @@ def tensors(network: Any) -> dict[str, Tensor]:
 
 
 def write_folder(
-    place: Path, variant: str = "one", *, dtype: torch.dtype = torch.float32, shards: int = 1, statistics: bool = True
+    place: Path,
+    variant: str = "one",
+    *,
+    dtype: torch.dtype = torch.float32,
+    shards: int = 1,
+    statistics: bool = True,
+    head: bool = False,
 ) -> Path:
-    """A folder of Hugging Face's layout with the recipe's weights, sharded if there are several files."""
+    """A folder of Hugging Face's layout with the recipe's weights, sharded if there are several files.
+
+    `head`: whether there is an L1 head.
+    """
     place.mkdir(parents=True)
     made = {key: value.to(dtype) for key, value in tensors(network("openvla", variant)).items()}
-    part = {key: made.pop(key) for key in list(made) if key.startswith("proprio_projector.")}
-    if part:
-        save_file({f"module.{key.partition('.')[2]}": value for key, value in part.items()}, place / PART)
+    if head:
+        whole = network("openvla_oft_l1", variant).state_dict()
+        made |= {key: value.to(dtype) for key, value in whole.items() if key.startswith("action_head.")}
+    for start, file in (("proprio_projector.", PART), ("action_head.", HEAD)):
+        part = {key: made.pop(key) for key in list(made) if key.startswith(start)}
+        if part:
+            save_file({f"module.{key.partition('.')[2]}": value for key, value in part.items()}, place / file)
     names = sorted(made)
     if shards == 1:
         save_file(made, place / "model.safetensors", {"format": "pt"})

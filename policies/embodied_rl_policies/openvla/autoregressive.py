@@ -22,11 +22,11 @@ from embodied_rl_policies.llama import (
     run_layer,
 )
 from embodied_rl_policies.openvla.config import OpenVLAConfig
-from embodied_rl_policies.openvla.network import OpenVLABackbone
+from embodied_rl_policies.openvla.network import BinnedOpenVLA
 from embodied_rl_policies.vlm import recompute_activations
 
 
-class OpenVLA(OpenVLABackbone):
+class OpenVLA(BinnedOpenVLA):
     """OpenVLA, which chooses the entries of an action in order."""
 
     Config = OpenVLAConfig

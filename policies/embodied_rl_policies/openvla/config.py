@@ -166,6 +166,16 @@ class OpenVLAOFTConfig(OpenVLAConfig):
     """id of the token after the actions' places, which these see too; null leaves it out, as RLinf's variant does."""
 
 
+@dataclass(frozen=True)
+class OpenVLAOFTL1Config(OpenVLAOFTConfig):
+    """Sizes of OpenVLA-OFT with an L1 head."""
+
+    head_hidden: int = 4096
+    """width of the head."""
+    head_blocks: int = 2
+    """its residual blocks."""
+
+
 def check_openvla_sizes(config: OpenVLAConfig) -> None:
     """Check the sizes of a configuration.
 

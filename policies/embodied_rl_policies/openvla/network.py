@@ -1,4 +1,4 @@
-"""What OpenVLA and OpenVLA-OFT share: cameras → DINOv2 and SigLIP → projector → Llama 2, whose last tokens are bins.
+"""What OpenVLA and OpenVLA-OFT share: cameras → DINOv2 and SigLIP → projector → Llama 2.
 
 Modules have the names of the published checkpoints. Both networks read the words' start token, all patches, the state
 (if there is a projector for it), the other words and an empty token; they differ in how actions follow.
@@ -8,7 +8,7 @@ Shapes: `n` rows, `C` cameras, `P` patches of a camera, `L` prompt tokens, `T` t
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.foreign_checkpoint import ForeignCheckpoint
-from embodied_rl.interfaces.policy import PolicyInput, PolicySpec, TokenBackbone
+from embodied_rl.interfaces.policy import Backbone, PolicyInput, PolicySpec, TokenBackbone
 from embodied_rl_policies.native import make_decoder_layer, make_rms_norm
 from embodied_rl_policies.openvla import checkpoint
 from embodied_rl_policies.openvla.config import OpenVLAConfig
@@ -84,7 +84,7 @@ class Llama(nn.Module):
 
     model: Any
 
-    def __init__(self, config: OpenVLAConfig) -> None:
+    def __init__(self, config: OpenVLAConfig, logits: bool) -> None:
         super().__init__()
         self.model = nn.Module()
         self.model.embed_tokens = nn.Embedding(config.vocabulary, config.width)
@@ -100,12 +100,18 @@ class Llama(nn.Module):
             for _ in range(config.layers)
         )
         self.model.norm = make_rms_norm(config.width, config.norm_epsilon)
-        self.lm_head = nn.Linear(config.width, config.vocabulary, bias=False)
+        if logits:
+            self.lm_head = nn.Linear(config.width, config.vocabulary, bias=False)
 
 
-class OpenVLABackbone(ForeignCheckpoint, TokenBackbone):
-    """The common parts of both networks, with fresh weights until a checkpoint is read."""
+class OpenVLABackbone(ForeignCheckpoint, Backbone):
+    """The common parts of all these networks, with fresh weights until a checkpoint is read.
 
+    Attributes:
+        LOGITS: whether the network has the language model's output layer.
+    """
+
+    LOGITS: ClassVar[bool] = True
     CAN_BE_EMPTY = True
     STATISTICS = "quantiles"
     PROMPT_WORDS = ("in", "what", "action", "should", "the", "robot", "take", "to", "out")
@@ -147,7 +153,7 @@ class OpenVLABackbone(ForeignCheckpoint, TokenBackbone):
         if auxiliary_names:
             message = "algo.auxiliary_names: OpenVLA has no head that predicts positions; give []."
             raise UserError(message, code="auxiliary-head-missing")
-        self.config, self.bins = config, config.bins
+        self.config = config
         self.spec = PolicySpec(
             horizon=config.horizon,
             action_dim=action_dim,
@@ -160,7 +166,7 @@ class OpenVLABackbone(ForeignCheckpoint, TokenBackbone):
         )
         self.vision_backbone = VisionBackbone(config)
         self.projector = Projector(config.dino_width + config.siglip_width, config.width)
-        self.language_model = Llama(config)
+        self.language_model = Llama(config, self.LOGITS)
         if config.state_dim is not None:
             self.proprio_projector = StateProjector(config.state_dim, config.width)
         for module in self.language_model.modules():
@@ -170,7 +176,7 @@ class OpenVLABackbone(ForeignCheckpoint, TokenBackbone):
     @property
     def dtype(self) -> torch.dtype:
         """Return the dtype in which the network computes."""
-        return self.language_model.lm_head.weight.dtype
+        return self.language_model.model.embed_tokens.weight.dtype
 
     @classmethod
     def checkpoint_sizes(
@@ -210,20 +216,6 @@ class OpenVLABackbone(ForeignCheckpoint, TokenBackbone):
         """Return OpenVLA's prompts; the empty token that follows them is added by `embed_prompt`."""
         return [f"In: What action should the robot take to {text.lower()}?\nOut:" for text in instructions]
 
-    def bin_centres(self) -> Tensor:
-        """Return the actions of the bins, float32 [N], from the largest to the smallest.
-
-        N - 1 intervals have N edges, and each edge has a token: the first two bins stand for the same action.
-        """
-        edges = torch.linspace(-1, 1, self.bins, dtype=torch.float64)
-        centres = (edges[:-1] + edges[1:]) / 2
-        return torch.cat([centres, centres[-1:]]).flip(0).float()
-
-    def find_bins(self, actions: Tensor) -> Tensor:
-        """Return the bins int64 of actions: N less the number of edges that do not lie above an action."""
-        edges = torch.linspace(-1, 1, self.bins, dtype=torch.float64, device=actions.device)
-        return self.bins - torch.bucketize(actions.double().clamp(-1, 1), edges, right=True)
-
     def perceive(self, inputs: PolicyInput) -> dict[str, Tensor]:
         """Compute the projected patches "image_features" [n, C P, W] of all cameras."""
         size, area = self.config.resolution, self.config.crop_area
@@ -250,6 +242,29 @@ class OpenVLABackbone(ForeignCheckpoint, TokenBackbone):
     def embed_token(self, token: int, rows: int) -> Tensor:
         """Return the embedding of one token id for each row, [n, 1, W]."""
         return self.language_model.model.embed_tokens.weight[token].expand(rows, 1, -1)
+
+
+class BinnedOpenVLA(OpenVLABackbone, TokenBackbone):
+    """An OpenVLA whose actions are the language model's last tokens."""
+
+    @property
+    def bins(self) -> int:  # type: ignore[override]
+        """Return N."""
+        return self.config.bins
+
+    def bin_centres(self) -> Tensor:
+        """Return the actions of the bins, float32 [N], from the largest to the smallest.
+
+        N - 1 intervals have N edges, and each edge has a token: the first two bins stand for the same action.
+        """
+        edges = torch.linspace(-1, 1, self.bins, dtype=torch.float64)
+        centres = (edges[:-1] + edges[1:]) / 2
+        return torch.cat([centres, centres[-1:]]).flip(0).float()
+
+    def find_bins(self, actions: Tensor) -> Tensor:
+        """Return the bins int64 of actions: N less the number of edges that do not lie above an action."""
+        edges = torch.linspace(-1, 1, self.bins, dtype=torch.float64, device=actions.device)
+        return self.bins - torch.bucketize(actions.double().clamp(-1, 1), edges, right=True)
 
     def bin_logits(self, hidden: Tensor) -> Tensor:
         """Compute logits [..., N] from hidden states [..., W], with the rows of the output layer that are bins."""

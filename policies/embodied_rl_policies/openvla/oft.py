@@ -1,28 +1,35 @@
-"""OpenVLA-OFT (arXiv:2502.19645) with discrete actions: all entries of a chunk are decoded at once.
+"""OpenVLA-OFT (arXiv:2502.19645): all entries of a chunk are decoded at once, as tokens or as numbers.
 
-After the prompt's empty token stand H · D places without content and a stop token; every token sees every other. The
-logits of a place are those of the token before it. Only the rows of the output layer that are bins are multiplied, so
-that logits, log-probabilities and entropy are over the same N tokens.
+After the prompt's empty token stand H · D places without content and a stop token; every token sees every other. What
+is read of a place is the state of the token before it. With action tokens only the rows of the output layer that are
+bins are multiplied, so that logits, log-probabilities and entropy are over the same N tokens. With the L1 head, the
+states of the D places of an action are joined, and a residual network makes the action of them.
 
 Shapes: as in `network`; `K` = H · D places.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.policy import Context, PolicyInput
+from embodied_rl.interfaces.policy import Context, GaussianBackbone, PolicyInput
 from embodied_rl_policies.llama import group_mask, make_rotary_angles, run_layer
-from embodied_rl_policies.openvla.config import HORIZONS, OpenVLAOFTConfig
-from embodied_rl_policies.openvla.network import OpenVLABackbone
+from embodied_rl_policies.openvla.checkpoint import UNREAD
+from embodied_rl_policies.openvla.config import HORIZONS, OpenVLAOFTConfig, OpenVLAOFTL1Config
+from embodied_rl_policies.openvla.network import BinnedOpenVLA, OpenVLABackbone
 from embodied_rl_policies.vlm import recompute_activations
 
+LOGITS_WEIGHT = "language_model.lm_head.weight"
+"""The language model's output layer."""
 
-class OpenVLAOFT(OpenVLABackbone):
-    """OpenVLA-OFT with action tokens."""
+
+class ParallelOpenVLA(OpenVLABackbone):
+    """The part before the action head."""
 
     Config = OpenVLAOFTConfig
     config: OpenVLAOFTConfig
@@ -68,7 +75,88 @@ class OpenVLAOFT(OpenVLABackbone):
         chosen = model.norm(hidden[:, first : first + places])
         return Context({"hidden": chosen.unflatten(1, (spec.horizon, spec.action_dim))}, chosen[:, 0].float())
 
+
+class OpenVLAOFT(ParallelOpenVLA, BinnedOpenVLA):
+    """OpenVLA-OFT with action tokens."""
+
     def action_logits(self, context: Context, bins: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Compute logits [n, H, D, N], and features [n, H, W]: the mean state before an action's places."""
         hidden = context.tensors["hidden"]
         return self.bin_logits(hidden), hidden.mean(dim=2)
+
+
+class ResidualBlock(nn.Module):
+    """A norm, a linear map and a rectifier, added to their input."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.ffn = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, width), nn.ReLU())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.ffn(x) + x
+
+
+class L1Head(nn.Module):
+    """The states of an action's places → the action; parameters have the official names (`MLPResNet`)."""
+
+    def __init__(self, entries: int, hidden: int, blocks: int, actions: int) -> None:
+        super().__init__()
+        self.layer_norm1, self.fc1 = nn.LayerNorm(entries), nn.Linear(entries, hidden)
+        self.mlp_resnet_blocks = nn.ModuleList(ResidualBlock(hidden) for _ in range(blocks))
+        self.layer_norm2, self.fc2 = nn.LayerNorm(hidden), nn.Linear(hidden, actions)
+
+    def forward(self, states: Tensor) -> Tensor:
+        hidden = F.relu(self.fc1(self.layer_norm1(states)))
+        for block in self.mlp_resnet_blocks:
+            hidden = block(hidden)
+        return self.fc2(self.layer_norm2(hidden))
+
+
+class OpenVLAOFTL1(ParallelOpenVLA, GaussianBackbone):
+    """OpenVLA-OFT with the head that was trained by L1 regression; the language model's output layer is not used."""
+
+    Config = OpenVLAOFTL1Config
+    LOGITS = False
+    CHECKPOINT_UNREAD = (*UNREAD, rf"{re.escape(LOGITS_WEIGHT)}$")
+    config: OpenVLAOFTL1Config
+    action_head: Any
+
+    def __init__(self, config: OpenVLAOFTL1Config, *given: Any, **more: Any) -> None:
+        """Build the network with fresh weights; see `OpenVLABackbone`."""
+        super().__init__(config, *given, **more)
+        actions = self.spec.action_dim
+        self.action_head = nn.Module()
+        self.action_head.model = L1Head(actions * config.width, config.head_hidden, config.head_blocks, actions)
+
+    @classmethod
+    def checkpoint_sizes(
+        cls, shapes: Mapping[str, tuple[int, ...]], config: Mapping[str, Any], given: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Read the sizes; see `ParallelOpenVLA`.
+
+        Raises:
+            UserError: the head is missing, or the number of its dimensions is not known.
+        """
+        start = "action_head.model."
+        try:
+            hidden, action_dim = shapes[f"{start}fc1.weight"][0], shapes[f"{start}fc2.weight"][0]
+        except (KeyError, IndexError) as error:
+            message = f"The checkpoint has no L1 head: {error.args[0]} is missing, or has another shape."
+            raise UserError(message, code="checkpoint-unsupported") from None
+        blocks = len({name.split(".")[3] for name in shapes if name.startswith(f"{start}mlp_resnet_blocks.")})
+        found = super().checkpoint_sizes(shapes, config, given)
+        return found | {"head_hidden": hidden, "head_blocks": blocks, "action_dim": action_dim}
+
+    def unread_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of what the official class stores besides, with the output layer."""
+        return super().unread_shapes() | {LOGITS_WEIGHT: (self.config.vocabulary, self.config.width)}
+
+    def head_parameters(self) -> list[nn.Parameter]:
+        """Return the parameters of the state's projector and of the action head."""
+        return [*super().head_parameters(), *self.action_head.parameters()]
+
+    def action_mean(self, context: Context) -> tuple[Tensor, Tensor]:
+        """Compute actions [n, H, D], and features [n, H, W]: the mean state before an action's places."""
+        hidden = context.tensors["hidden"]
+        head = self.action_head.model
+        return head(hidden.flatten(2).to(head.fc1.weight.dtype)), hidden.mean(dim=2)

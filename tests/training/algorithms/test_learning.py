@@ -12,6 +12,8 @@ import torch
 from embodied_rl.actors.critics import make_critic
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.flow import FlowActor
+from embodied_rl.actors.gaussian import GaussianActor
+from embodied_rl.actors.head import HeadActor
 from embodied_rl.actors.token import TokenActor
 from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.mathematics.flow.sampler import FlowNoise, FlowSDE
@@ -25,6 +27,7 @@ from embodied_rl.training.algorithms.nft import NFT, NFTConfig
 from embodied_rl.training.algorithms.ppo import PPO, PPOConfig
 from embodied_rl_policies.pocket import Pocket
 from embodied_rl_policies.pocket_tokens import PocketTokens
+from tests.support.gaussian_network import SmallGaussian
 from tests.support.pointing import GOAL, Pointing
 
 pytestmark = pytest.mark.thorough
@@ -38,7 +41,7 @@ GROUPED = UPDATE | {"lr": 5e-3, "perception_lr": 5e-3, "minibatch": 64}
 """With larger steps whether it learns depends on the first weights, and on how a processor rounds."""
 
 
-def make_actor(sampler: str, critic: str) -> FlowActor | TokenActor:
+def make_actor(sampler: str, critic: str) -> FlowActor | HeadActor:
     torch.manual_seed(0)
     spec = Pointing.spec_of(Pointing.Config())
     embodiment = Embodiment.of_simulator(spec, 1, token_length=1)
@@ -47,6 +50,9 @@ def make_actor(sampler: str, critic: str) -> FlowActor | TokenActor:
     if sampler == "tokens":
         network = PocketTokens(PocketTokens.Config(**asdict(NETWORK), bins=16), *sizes)
         return TokenActor(network, head, embodiment, privileged_names=spec.privileged_names)
+    if sampler == "gaussian":
+        mean = SmallGaussian(NETWORK, *sizes)
+        return GaussianActor(mean, head, embodiment, strength=0.2, privileged_names=spec.privileged_names)
     backbone = Pocket(NETWORK, *sizes)
     noise = FlowNoise(2, 0.1, 0.4, NETWORK.width, 1) if sampler == "flow_noise" else FlowSDE(2, 0.3)
     return FlowActor(backbone, noise, head, embodiment, privileged_names=spec.privileged_names)
@@ -75,7 +81,7 @@ def train(method: str, sign: float = 1.0, lag: int = 0, iterations: int = ITERAT
     episodes = EpisodeSampler(handle.spec, 0, group_size=needs.group_size)
     rollout = Rollout.allocate(actor, 1, ENVS)
     collector = Collector([handle], handle.spec, ENVS, episodes, rollout, 0, fresh=needs.fresh_episodes)
-    before, versions = deployed_error(actor), deque[FlowActor | TokenActor](maxlen=lag + 1)
+    before, versions = deployed_error(actor), deque[FlowActor | HeadActor](maxlen=lag + 1)
     for actor.version in range(iterations):
         learner.prepare(actor.version)
         versions.append(deepcopy(actor))
@@ -84,7 +90,7 @@ def train(method: str, sign: float = 1.0, lag: int = 0, iterations: int = ITERAT
     return before, deployed_error(actor)
 
 
-def deployed_error(actor: FlowActor | TokenActor) -> float:
+def deployed_error(actor: FlowActor | HeadActor) -> float:
     """Of the plain flow, over both instructions and 200 starts."""
     spec, rows = Pointing.spec_of(Pointing.Config()), 200
     simulator = Pointing(Pointing.Config(), rows)
@@ -95,8 +101,12 @@ def deployed_error(actor: FlowActor | TokenActor) -> float:
 
 
 @pytest.mark.parametrize(
-    "method", ["ppo/flow_sde", "ppo/flow_noise", "ppo/tokens", "grpo/flow_sde", "grpo/tokens", "nft/flow_sde"]
-)
+    "method",
+    [
+        "ppo/flow_sde", "ppo/flow_noise", "ppo/tokens", "ppo/gaussian",
+        "grpo/flow_sde", "grpo/tokens", "grpo/gaussian", "nft/flow_sde",
+    ],
+)  # fmt: skip
 def test_the_deployed_policy_comes_close_to_the_optimum(method: str) -> None:
     """Close to where the instruction points; a policy that does not read it is off by 0.5 at least."""
     before, after = train(method)

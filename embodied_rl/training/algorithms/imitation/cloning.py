@@ -22,7 +22,14 @@ from torch import Tensor
 from embodied_rl.config.freeze import at_least
 from embodied_rl.interfaces.algorithm import Needs
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.policy import Backbone, FlowBackbone, ImitationBackbone, PolicyInput, TokenBackbone
+from embodied_rl.interfaces.policy import (
+    Backbone,
+    FlowBackbone,
+    GaussianBackbone,
+    ImitationBackbone,
+    PolicyInput,
+    TokenBackbone,
+)
 from embodied_rl.interfaces.trust import Text
 
 ROWS_AT_ONCE = 512
@@ -188,7 +195,7 @@ def cloning_loss(
     prefix: ExecutedPrefix | None = None,
     weight: Tensor | None = None,
 ) -> Tensor:
-    """Compute the loss of a network's kind: conditional flow matching, the cross-entropy of action tokens, or its own.
+    """Compute the loss of a network's kind: flow matching, the cross-entropy of tokens, the L1 distance, or its own.
 
     For the arguments see `conditional_flow_matching_loss`; other kinds have no `prefix`, and `draws` change nothing. A
     policy that is only cloned takes no `weight`.
@@ -198,10 +205,13 @@ def cloning_loss(
     assert prefix is None, "checked before: check_prefix"
     if isinstance(backbone, ImitationBackbone):
         return backbone.imitation_loss(inputs, actions, generator, padding)
-    assert isinstance(backbone, TokenBackbone)
-    bins = backbone.find_bins(actions)
-    logits, _ = backbone.action_logits(backbone.encode(inputs), bins)
-    error = F.cross_entropy(logits.float().movedim(-1, 1), bins, reduction="none")
+    if isinstance(backbone, GaussianBackbone):
+        error = (backbone.action_mean(backbone.encode(inputs))[0].float() - actions).abs()
+    else:
+        assert isinstance(backbone, TokenBackbone)
+        bins = backbone.find_bins(actions)
+        logits, _ = backbone.action_logits(backbone.encode(inputs), bins)
+        error = F.cross_entropy(logits.float().movedim(-1, 1), bins, reduction="none")
     if weight is not None:
         error = error * weight[:, None, None]
     if padding is None:
