@@ -160,12 +160,20 @@ class TrainingPreparation(Preparation):
         if isinstance(reward := getattr(config, "reward", None), RewardNode) and reward.name is not None:
             rows.append(("reward", f"{reward.name}, mode={reward.mode}"))
         if isinstance(loop := getattr(config, "train", None), TrainLoop):
-            total = loop.iterations * loop.decisions * config.sim.num_envs
-            size = f"{loop.iterations} iterations × {loop.decisions} decisions × {config.sim.num_envs} environments"
-            rows.append(("train", f"{size} = {total:,} decisions"))
+            rows.append(("train", describe_size(config, loop)))
         if isinstance(run_config := getattr(config, "run", None), RunConfig):
             rows.append(("run", f"{run_config.root}/{run_config.experiment}/<time>_s{getattr(config, 'seed', 0)}"))
         return rows
+
+
+def describe_size(config: Any, loop: TrainLoop) -> str:
+    """Return how many decisions a run makes, or episodes, where its algorithm collects whole ones."""
+    kind, options = plugins.configure_plugin("algorithms", config.algo, "algo")
+    envs = config.sim.num_envs
+    if cast("Any", kind).needs(options).fresh_episodes:
+        return f"{loop.iterations} iterations × {envs} whole episodes = {loop.iterations * envs:,} episodes"
+    size = f"{loop.iterations} iterations × {loop.decisions} decisions × {envs} environments"
+    return f"{size} = {loop.iterations * loop.decisions * envs:,} decisions"
 
 
 def check_override(text: str, sweep: bool) -> None:

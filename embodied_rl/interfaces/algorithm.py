@@ -63,6 +63,16 @@ class Needs:
     stores: tuple[str, ...] = ()
     start_noise: Any = None
 
+    def count_decisions(self, decisions: int, horizon: int, executed: int) -> int:
+        """Return the decisions of each environment in a rollout: `decisions`, or those of the longest whole episode.
+
+        Args:
+            decisions: as configured, `train.decisions`.
+            horizon: control steps of the longest episode.
+            executed: control steps of a decision.
+        """
+        return -(-horizon // executed) if self.fresh_episodes else decisions
+
 
 class Algorithm(Protocol):
     """An algorithm that learns from rollouts or from replay, identically on every rank.

@@ -293,7 +293,7 @@ class TrainLoop:
     iterations: int = at_least(1, 100)
     """Rollouts, each followed by one update."""
     decisions: int = at_least(1, 24)
-    """T, policy calls per environment in a rollout."""
+    """T, policy calls per environment in a rollout; without effect for algorithms that collect whole episodes."""
     late_starts: float = at_least(0.0, 0.0, at_most=1.0)
     """Share of training episodes, or groups, that begin shortly before the end of an earlier failure, as soon as one is
     known; evaluations never do."""

@@ -101,11 +101,13 @@ def compare_gpus(config: TrainConfig, needs: Needs, spec: SimulatorSpec) -> list
         config: of the run, with `policy.precision` and `policy.autocast` as given: null becomes what it is on a GPU.
         needs, spec: of its algorithm and simulator.
     """
-    policy, rows = config.policy, config.sim.num_envs * config.train.decisions
+    policy = config.policy
     autocast = policy.autocast is None or policy.autocast
     precision = policy.precision or ("bfloat16" if autocast and policy.train != "full" else "float32")
     config = replace(config, policy=replace(policy, device="cpu", autocast=autocast, precision=precision))
     actor = outline_actor(config.policy, config.algo.sampler, spec, needs)
+    decisions = needs.count_decisions(config.train.decisions, spec.horizon, actor.embodiment.executed)
+    rows = config.sim.num_envs * decisions
     with ShapeMode():
         keep = actor.keep_within(rows, policy.cache_gigabytes * 1e9)
     update, acting = count_memory(config, needs, spec, keep, config.sim.num_envs)
@@ -117,7 +119,7 @@ def compare_gpus(config: TrainConfig, needs: Needs, spec: SimulatorSpec) -> list
         fitting += [size] if most else []
     need = f"parameters and optimiser take {format_bytes(update.held)}, acting for {config.sim.num_envs} environments"
     gpus = f"one GPU of {', '.join(fits)}. There {need} {format_bytes(acting)} more"
-    return [("GPUs", gpus), ("hours", describe_hours(config, needs, actor, update.operations, fitting))]
+    return [("GPUs", gpus), ("hours", describe_hours(config, needs, actor, rows, update.operations, fitting))]
 
 
 def check_device(found: DeviceMemory, config: TrainConfig, advice: str) -> None:

@@ -27,13 +27,16 @@ figures with sparsity).
 """
 
 
-def describe_hours(config: TrainConfig, needs: Needs, actor: Actor, update: float, sizes: Sequence[float]) -> str:
+def describe_hours(
+    config: TrainConfig, needs: Needs, actor: Actor, rows: int, update: float, sizes: Sequence[float]
+) -> str:
     """Describe the hours that the network takes on cards of these sizes, or why they are not known.
 
     Args:
         config: of the run, with `policy.precision` and `policy.autocast` resolved.
         needs: of its algorithm.
         actor: that of the run, on the meta device; it is not usable afterwards.
+        rows: decisions of a rollout in all environments.
         update: operations of one row of the update.
         sizes: memory of the cards that the run fits, in GB.
     """
@@ -42,7 +45,7 @@ def describe_hours(config: TrainConfig, needs: Needs, actor: Actor, update: floa
     if (decision := count_decision(config, needs, actor)) is None:
         return "not known for this kind of policy. embodied-rl plan measures this machine"
     each = decision + needs.epochs * update
-    work = config.train.iterations * config.train.decisions * config.sim.num_envs * each
+    work = config.train.iterations * rows * each
     names = {size: CARDS[size] for size in sizes if size in CARDS}
     hours = [f"{name} {work / (EFFICIENCY * speed) / 3600:,.0f}" for name, speed in names.values()]
     counted = f"{decision / 1e12:.3g} · 10¹² operations a decision, {update / 1e12:.3g} · 10¹² a row of each epoch"

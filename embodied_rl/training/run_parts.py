@@ -140,9 +140,8 @@ def assemble_parts(
 
 def count_decisions(config: TrainConfig, needs: Needs, spec: SimulatorSpec, actor: Actor) -> int:
     """Return T, the decisions of a segment: for a method that needs whole episodes, those of the longest episode."""
-    if needs.fresh_episodes:
-        return -(-spec.horizon // actor.embodiment.executed)
-    return config.train.decisions // (config.segments if config.mode == "stream" else 1)
+    each = config.train.decisions // (config.segments if config.mode == "stream" else 1)
+    return needs.count_decisions(each, spec.horizon, actor.embodiment.executed)
 
 
 def make_replay_format(

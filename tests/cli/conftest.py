@@ -15,6 +15,7 @@ MODULE = '''
 
 from dataclasses import dataclass, field
 
+from embodied_rl.interfaces.algorithm import Needs
 from embodied_rl.interfaces.sim import SimulatorSpec, Task
 from embodied_rl.interfaces.trust import Code, Text
 
@@ -62,6 +63,10 @@ class Learner:
     class Config(Base):
         steps: int = 3
         """Steps."""
+
+    @staticmethod
+    def needs(config):
+        return Needs()
 '''
 ENTRY_POINTS = """
 [embodied_rl.sims]

@@ -90,6 +90,14 @@ def test_dry_run_prints_the_plan(run, received) -> None:
     )
 
 
+@pytest.mark.thorough
+def test_dry_run_counts_whole_episodes_where_an_algorithm_collects_them(run, received) -> None:
+    words = ("train", "experiment=demo", "sim.num_envs=16", "train.iterations=3", "train.decisions=7", "--dry-run")
+    assert "3 iterations × 7 decisions × 16 environments = 336 decisions" in run(*words, "algo=recap")[1]
+    for name in ("grpo", "nft"):
+        assert "3 iterations × 16 whole episodes = 48 episodes" in run(*words, f"algo={name}")[1]
+
+
 @pytest.mark.parametrize("flag", [["--dry-run"], ["--cfg", "job"], []])
 def test_nothing_is_written(run, received, tmp_path, flag: list[str]) -> None:
     before = set(tmp_path.rglob("*"))

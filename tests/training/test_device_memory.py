@@ -22,6 +22,7 @@ from embodied_rl.commands import train
 from embodied_rl.interfaces.policy import PolicyInput
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runtime.ranks.collective import choose_gpu
+from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.schema import AlgoNode, PolicyNode, RunConfig, SimNode, TrainConfig
 from embodied_rl.schema.config_file import load_config
 from embodied_rl.training import device_memory, extension, predicted_hours
@@ -260,3 +261,14 @@ def test_hours_follow_from_counted_operations(typed: Callable[..., Any], monkeyp
     assert hours == pytest.approx(expected, rel=0.01, abs=0.5) and hours > 20
     code, out, err = typed("train", *words, "policy.autocast=false")
     assert code == 0 and "not known for products in float32" in " ".join(out.split())
+    groups = ("experiment=demo", "algo=grpo", "train.iterations=70000", "sim.num_envs=16", "--dry-run")
+    code, out, err = typed("train", *groups)
+    found = re.search(
+        r"assumption\): large ([\d,]+)\. ([\d.e-]+) · 10¹² .*?, ([\d.e-]+) · 10¹² a", " ".join(out.split())
+    )
+    assert code == 0 and found, (out, err)
+    hours, decision, row = (float(each.replace(",", "")) for each in found.groups())
+    node = SimNode("tabletop")
+    longest, epochs = -(-SimulatorKind.find(node).spec.horizon // 5), 2  # five control steps of a decision
+    expected = 70_000 * 16 * longest * (decision + epochs * row) * 1e12 / (0.35 * 1e10) / 3600
+    assert hours == pytest.approx(expected, rel=0.01, abs=0.5) and hours > 20
