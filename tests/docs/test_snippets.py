@@ -1,5 +1,6 @@
 """Every Python, YAML and TOML snippet of README, CONTRIBUTING and docs is run: here, or as the tables below say."""
 
+import json
 import re
 import sys
 import threading
@@ -333,3 +334,16 @@ def test_a_recorder_runs_beside_a_program(text: str, _loopback: None, capsys: py
 def test_a_run_has_a_curve_and_films(text: str) -> None:
     names = run(text, {"SHORT": SHORT}, {'"train.iterations=40"': "*SHORT"})
     assert len(names["curve"]) == 2 and names["run"].films and names["run"].path.is_dir()
+
+
+@pytest.mark.thorough
+@pytest.mark.process
+def test_the_notebook_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    notebook = json.loads((REPOSITORY / "docs/examples/demo.ipynb").read_text(encoding="utf-8"))
+    cells = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert not any(cell.get("outputs") for cell in notebook["cells"])
+    names = run(cells[0], {"SHORT": SHORT}, {'"train.iterations=40"': "*SHORT"})
+    for cell in cells[1:]:
+        run(cell, names)
+    assert names["actions"].shape[1] == 4 and names["result"].steps[0] == len(names["actions"])
+    assert re.search(r"^before: .* of 4 episodes\nafter: .* of 4 episodes$", capsys.readouterr().out, re.MULTILINE)
