@@ -385,6 +385,8 @@ def film_as_configured(evaluation: PlannedEvaluation, played: Sequence[list[Epis
     if config.ablate != "none":
         return []
     counts: dict[str, Any] = {"episodes": video.episodes, "best": video.best, "worst": video.worst}
+    if not video.worst or len(played) > 1:  # episodes of several parts have the same numbers
+        counts["kinds"] = 0
     listed = zip(evaluation.parts, evaluation.policies, evaluation.delays, played, strict=True)
     for number, (part, policy, delay, results) in enumerate(listed):
         if policy.actor is not None and not part.kind.limits.attended:

@@ -62,6 +62,7 @@ def film_episodes(
     episodes: int = 16,
     best: int = 2,
     worst: int = 2,
+    kinds: int = 4,
     seed: int = 0,
     before: Mapping[int, Recording] | None = None,
     purpose: Purpose = "report",
@@ -70,9 +71,10 @@ def film_episodes(
 ) -> list[Path]:
     """Repeat episodes of an evaluation and film them; return the paths of the videos.
 
-    The films are `grid.mp4` (all tasks side by side), `best.mp4`, `worst.mp4`, and `pair_<index>.mp4` for each episode
-    in `before`, with the recording before training at its left; one without episodes is left out. The last frame of
-    each film is also written as JPEG, as a player's preview and for printing.
+    The films are `grid.mp4` (all tasks side by side), `best.mp4`, `worst.mp4`, `failure_<index>.mp4` for each of the
+    most frequent kinds of failures, and `pair_<index>.mp4` for each episode in `before`, with the recording before
+    training at its left; one without episodes is left out. The last frame of each film is also written as JPEG, as a
+    player's preview and for printing.
 
     Args:
         actor: the policy that was evaluated.
@@ -81,6 +83,7 @@ def film_episodes(
         folder: of the videos; made if missing.
         episodes: of the grid; an evaluation begins with all families and tasks in turn.
         best, worst: number of best and of worst episodes.
+        kinds: kinds of failures of which an episode is filmed, at most.
         before: episode index → recording of another policy in this episode, from `read_films`.
         seed, purpose, delay: those of the evaluation.
         at_once: most environments of a simulator.
@@ -88,6 +91,7 @@ def film_episodes(
     failures, successes = choose_worst_and_best(results, worst, best)
     before = before or {}
     shown = {"grid": list(results[:episodes]), "best": successes, "worst": failures}
+    shown |= {f"failure_{result.index}": [result] for result in choose_failures(results, kinds)}
     paired = [result for result in results if result.index in before]
     wanted = [*(r for part in shown.values() for r in part), *paired]
     filmed = record_results(actor, build, wanted, seed=seed, purpose=purpose, delay=delay, at_once=at_once)
@@ -204,6 +208,13 @@ def choose_worst_and_best(
             seen[result.task] += 1
         chosen.append([ranked[place] for _, place in sorted(turns)][:most])
     return chosen[0], chosen[1]
+
+
+def choose_failures(results: Sequence[EpisodeResult], kinds: int) -> list[EpisodeResult]:
+    """Return the first episode of each of the most frequent kinds of failures that the simulator names."""
+    failed = [result for result in results if not result.success and result.failure]
+    counted = Counter(result.failure for result in failed).most_common(kinds)
+    return [next(result for result in failed if result.failure == kind) for kind, _ in counted]
 
 
 def tile_recordings(recordings: Sequence[Recording], fps: float, columns: int | None = None) -> list[Array]:

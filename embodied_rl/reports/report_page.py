@@ -45,8 +45,8 @@ _OUTCOMES = {
 }
 """Success before and after → words of the page."""
 _CHOICE = "The films were chosen to have these outcomes in about these shares, as far as the films before training do."
-_PAIR = "pair_"
-"""Start of the names of videos that show an episode before and after training."""
+_PAIR, _FAILED = "pair_", "failure_"
+"""Starts of the names of videos that show an episode before and after training, and one kind of failure."""
 UNKNOWN_FAILURE = "not told"
 """Kind of a failure for which the simulator gives no reason."""
 _LEAST_P = 1e-16
@@ -70,7 +70,8 @@ def write_page(
         path, report: the file and the results.
         before: results on the same episodes before training, shown for comparison.
         metrics: the run's metrics.jsonl, for the learning curves.
-        videos: MP4 files to embed; `pair_<index>.mp4` shows an episode before and after training.
+        videos: MP4 files to embed; `pair_<index>.mp4` shows an episode before and after training, `failure_<index>.mp4`
+            one whose kind of failure is the caption.
         configuration: the whole configuration as YAML.
         strips, robot: HTML of frames with a scorer's answers, and about the robot's side, such as latencies.
         key: configuration key of the path, for messages.
@@ -78,9 +79,10 @@ def write_page(
     earlier, old = (None, None) if before is None else (before.overall, before.episodes)
     at_end, rows = shows_at_end(report), read_metrics(metrics) if metrics else []
     pairs = [video for video in videos if video.stem.startswith(_PAIR)]
+    failed = [video for video in videos if video.stem.startswith(_FAILED)]
     films = ""
     for video in videos:
-        if video not in pairs:
+        if video not in pairs and video not in failed:
             caption = _CAPTIONS.get(video.stem, video.stem.replace("_", " "))
             films += _video(video, caption, wide=not films)
     paired = "" if before is None else draw_pairs(pairs, report, before)
@@ -90,7 +92,7 @@ def write_page(
         make_section("Before and after, the same episodes", paired),
         make_section("By family", _table("family", report.families, before and before.families, at_end)),
         make_section("By task", _table("task", report.tasks, before and before.tasks, at_end)),
-        make_section("Why episodes failed", make_failure_table(report.episodes, old)),
+        make_section("Why episodes failed", make_failure_table(report.episodes, old) + draw_failures(failed, report)),
         make_section("On the robot", robot),
         make_section("Learning curves", draw_learning_curves(rows, before, report)),
         make_section("Reward", make_reward_section(rows, report.metadata.get("reward") == "terminal")),
@@ -218,6 +220,17 @@ def draw_pairs(videos: Sequence[Path], report: Report, before: Report) -> str:
     counts = ", ".join(f"{outcomes[key]} {name}" for key, name in _OUTCOMES.items())
     note = f"Left: before training. Right: after. Of all {outcomes.total()} episodes {counts}. {_CHOICE}"
     return f'<div class="videos pairs">{figures}</div><p class="note">{note}</p>'
+
+
+def draw_failures(videos: Sequence[Path], report: Report) -> str:
+    """Return the films of failures as HTML, each with its kind and task; empty without films."""
+    found, tasks = {result.index: result for result in report.episodes}, name_tasks(report)
+    figures = ""
+    for video in videos:
+        result = found[int(video.stem.removeprefix(_FAILED))]
+        figures += _video(video, f"{result.failure or UNKNOWN_FAILURE}: {tasks[result.task]}")
+    note = "The first episode of each of the most frequent kinds, after training where the policy was trained."
+    return f'<div class="videos">{figures}</div><p class="note">{note}</p>' if figures else ""
 
 
 def make_failure_table(results: Sequence[EpisodeResult], before: Sequence[EpisodeResult] | None) -> str:

@@ -35,13 +35,15 @@ def test_a_bare_file_is_reported_here(kind, tmp_path, capsys):
         "grid.jpg",
         "best.jpg",
         "worst.jpg",
+        "failure_1.mp4",
+        "failure_1.jpg",
     }
     content = json.loads((folder / "report.json").read_text())
     assert content["success"]["episodes"] == 20 and content["metadata"]["checkpoint"] == "policy.safetensors"
     assert {"split", "seed", "commit", "packages", "episodes_sha256"} <= content["metadata"].keys()
     printed = capsys.readouterr().out
     assert f"{content['success']['rate']:.1%}" in printed and "pick red" in printed and "report.html" in printed
-    assert (folder / "report.html").read_text().count("data:video/mp4") == 3
+    assert (folder / "report.html").read_text().count("data:video/mp4") == 4
 
 
 def test_results_are_written_for_vla_eval_and_compared_with_a_published_rate(kind, tmp_path, capsys):

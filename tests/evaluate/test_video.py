@@ -10,6 +10,7 @@ from embodied_rl.evaluate.protocol import enumerate_episodes, evaluate_policy
 from embodied_rl.evaluate.video import (
     SHOWN,
     Recording,
+    choose_failures,
     choose_pairs,
     choose_worst_and_best,
     film_episodes,
@@ -138,6 +139,16 @@ def test_worst_and_best_cover_different_tasks_first():
     assert choose_worst_and_best(results, 0, 9)[0] == [] and len(choose_worst_and_best(results, 9, 9)[1]) == 3
 
 
+def test_the_first_episode_of_each_frequent_kind_of_failure_is_chosen():
+    kinds = ("dropped", None, "late", "late", "missed", "late", "dropped")
+    results = [
+        EpisodeResult(index, 0, index, "train", won, won, 9, float(won), 0.0, failure=kind)
+        for index, (kind, won) in enumerate(zip(kinds, (False,) * 7, strict=True))
+    ]
+    assert [result.index for result in choose_failures(results, 9)] == [2, 0, 4]
+    assert [result.index for result in choose_failures(results, 1)] == [2] and choose_failures(results, 0) == []
+
+
 def test_a_film_shows_sixteen_episodes_and_two_of_the_best_and_worst(
     tmp_path, monkeypatch, spec, make_actor, make_simulator, make_handles, executed
 ):
@@ -152,10 +163,14 @@ def test_a_film_shows_sixteen_episodes_and_two_of_the_best_and_worst(
     monkeypatch.setattr(
         video, "write_mp4", lambda path, frames, fps: tiled.update({path.stem: [int(each.min()) for each in frames]})
     )
-    videos = film_episodes(make_actor(), make_simulator, spec, results, tmp_path)
+    videos = film_episodes(make_actor(), make_simulator, spec, results, tmp_path, kinds=0)
     assert [film.stem for film in videos] == ["grid", "best", "worst"] and tiled["grid"] == list(range(16))
-    assert film_episodes(make_actor(), make_simulator, spec, results, tmp_path, episodes=0, best=0, worst=0) == []
+    none = {"episodes": 0, "best": 0, "worst": 0}
+    assert film_episodes(make_actor(), make_simulator, spec, results, tmp_path, **none, kinds=0) == []
     assert len(tiled["best"]) == len(tiled["worst"]) == 2
+    lost = next(result for result in results if not result.success)
+    videos = film_episodes(make_actor(), make_simulator, spec, results, tmp_path, **none)
+    assert [film.stem for film in videos] == [f"failure_{lost.index}"] and tiled[videos[0].stem] == [lost.index]
 
 
 # -- films from before training ----------------------------------------------------------------------------------------
@@ -235,7 +250,7 @@ def test_before_stands_at_the_left_of_after(spec, make_actor, make_simulator, ma
     filmed = record_results(make_actor(), make_simulator, results[:2], seed=0)
     before = {index: Recording(film.episode, "", [film.frames[0] * 0] * 3) for index, film in filmed.items()}
     videos = film_episodes(
-        make_actor(), make_simulator, spec, results, tmp_path, episodes=1, best=0, worst=0, before=before
+        make_actor(), make_simulator, spec, results, tmp_path, episodes=1, best=0, worst=0, kinds=0, before=before
     )
     assert [video.stem for video in videos] == ["grid", "pair_0", "pair_1"]
     with Image.open(videos[1].with_suffix(".jpg")) as still:

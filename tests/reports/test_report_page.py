@@ -200,6 +200,18 @@ def test_failures_are_counted_by_kind_the_most_frequent_first(spec):
     assert make_failure_table(make_report(spec, [1, 0], None).episodes, None).startswith("<p>1 of 2 episodes failed.")
 
 
+def test_films_of_failures_stand_with_their_kind_and_task(spec, tmp_path):
+    report = make_report(spec, [1, 0, 0], "fell <over>")
+    film = tmp_path / "failure_1.mp4"
+    film.write_bytes(b"film")
+    write_page(tmp_path / "report.html", report, videos=[film])
+    page = (tmp_path / "report.html").read_text()
+    section = page.partition("Why episodes failed")[2].partition("<h2>")[0]
+    task = [*report.tasks][1]
+    assert f"<figcaption>fell &lt;over&gt;: {task}</figcaption><video" in section
+    assert page.count("<video") == 1, "not among the other films"
+
+
 @pytest.mark.parametrize(
     ("metadata", "expected"),
     [

@@ -41,5 +41,5 @@ def test_reports_hold_the_training_and_the_reasons_of_failures(reference: Path) 
 def test_the_page_shows_both_and_the_whole_configuration(reference: Path) -> None:
     page = (reference / PAGE).read_text()
     assert "<h1>Training of pocket by ppo in tabletop</h1>" in page and "exact McNemar test on 4 equal episodes" in page
-    assert page.count("<video") == 4 + len([*(reference / "videos").glob("[gbw]*.mp4")])
+    assert page.count("<video") == 4 + len([*(reference / "videos").glob("[gbwf]*.mp4")])
     assert "final_episodes: 4" in page
