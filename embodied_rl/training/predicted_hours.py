@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from embodied_rl.actors.flow import FlowActor
+from embodied_rl.actors.head import HeadActor
 from embodied_rl.actors.learning.shape_tensors import ShapeMode
 from embodied_rl.actors.learning.update_memory import MARKED, make_blank_trace
 from embodied_rl.actors.network_actor import read_inputs
@@ -57,11 +58,12 @@ def describe_hours(
 
 
 def count_decision(config: TrainConfig, needs: Needs, actor: Actor) -> float | None:
-    """Count the operations of a decision with its value: the prefix, and a velocity for each denoise step.
+    """Count the operations of a decision with its value: the prefix, and an action head or the steps of a flow.
 
-    A critic that reads the expert takes one velocity more. None for policies without a flow.
+    A flow takes a velocity for each denoise step, and one more for a critic that reads the expert. None for policies
+    that are neither.
     """
-    if not isinstance(actor, FlowActor):
+    if not isinstance(actor, FlowActor | HeadActor):
         return None
     actor.keep = "images"
     with ShapeMode() as shapes, torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
@@ -72,6 +74,9 @@ def count_decision(config: TrainConfig, needs: Needs, actor: Actor) -> float | N
         shapes.operations = 0
         context = network.encode(inputs)
         prefix = shapes.operations
+        if isinstance(actor, HeadActor):
+            actor.choose(context, None)
+            return shapes.operations / MARKED
         network.velocity(chunk, torch.ones(MARKED), context)
     velocities = config.algo.sampler.denoise_steps + (needs.critic and config.policy.critic == "expert")
     return (prefix + velocities * (shapes.operations - prefix)) / MARKED

@@ -9,17 +9,22 @@ import pytest
 import torch
 import torch.nn.functional as F
 from PIL import Image
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
 from embodied_rl.actors.critics import make_critic
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.learning import trainable
-from embodied_rl.actors.network_actor import Keep
+from embodied_rl.actors.learning.update_memory import make_blank_trace
+from embodied_rl.actors.network_actor import Keep, read_inputs
 from embodied_rl.actors.placement import place_actor
 from embodied_rl.actors.token import BINS, TokenActor, draw_uniform, invert
 from embodied_rl.actors.tokenizer import make_word_tokenizer
+from embodied_rl.interfaces.algorithm import Needs
 from embodied_rl.interfaces.policy import NoiseKeys, PolicyInput
-from embodied_rl.schema import LoraNode, PolicyNode
+from embodied_rl.schema import AlgoNode, LoraNode, PolicyNode, SimNode, TrainConfig
 from embodied_rl.testing.policy_contract import check_actor, make_random_observation
+from embodied_rl.training import predicted_hours
 from embodied_rl_policies.openvla.images import normalise_colours, prepare_images
 from tests.support import openvla_sizes as sizes
 from tests.support import recipe, small_openvla
@@ -204,6 +209,19 @@ def test_frozen_weights_may_be_bfloat16_while_adapters_learn_in_float32(name: st
     assert torch.equal(again.log_prob, decision.log_prob)
     again.log_prob.sum().backward()
     assert all(each.grad is not None for each in actor.backbone.parameters() if each.requires_grad)
+
+
+@each("name", NAMES)
+def test_the_operations_of_a_decision_are_counted_in_shapes(name: str) -> None:
+    """As torch counts them on real tensors: the prefix and all entries."""
+    actor, rows = build_actor(name, "none"), 2
+    inputs = read_inputs(make_blank_trace(actor.input_spec(), rows))
+    plain = sdpa_kernel(SDPBackend.MATH)  # torch does not count its fused attention on a processor
+    with torch.no_grad(), plain, FlopCounterMode(display=False) as counter:
+        actor.choose(actor.backbone.encode(inputs), None)
+    config = TrainConfig(SimNode("libero"), PolicyNode(name), AlgoNode("ppo"))
+    counted = predicted_hours.count_decision(config, Needs(), actor)
+    assert counted is not None and counted * rows == pytest.approx(counter.get_total_flops(), rel=0.02)
 
 
 def test_entries_are_drawn_in_order_each_by_its_own_distribution() -> None:
