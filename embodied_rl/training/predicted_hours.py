@@ -77,6 +77,6 @@ def count_decision(config: TrainConfig, needs: Needs, actor: Actor) -> float | N
         if isinstance(actor, HeadActor):
             actor.choose(context, None)
             return shapes.operations / MARKED
-        network.velocity(chunk, torch.ones(MARKED), context)
+        actor.backbone.velocity(chunk, torch.ones(MARKED), context)
     velocities = config.algo.sampler.denoise_steps + (needs.critic and config.policy.critic == "expert")
     return (prefix + velocities * (shapes.operations - prefix)) / MARKED
