@@ -155,6 +155,14 @@ _BRIEF = (
         check="check_conversion",
     ),
     Command(
+        "view",
+        "Write episodes of a dataset, a replay storage or a run as a recording for Rerun's viewer.",
+        "ViewConfig", "run",
+        ("demonstrations out=demonstrations.rrd", "runs/tabletop/<time>_s0 episodes=[0,-1] out=run.rrd"),
+        words=Words("source", "source"),
+        check="check_start",
+    ),
+    Command(
         "play",
         "Film one episode of each task.",
         "PlayConfig", "run",

@@ -29,6 +29,7 @@ from embodied_rl.schema.commands import (
     TraceConfig,
     TrainConfig,
     Video,
+    ViewConfig,
     WatchConfig,
 )
 from embodied_rl.schema.critic import CriticEvalConfig, CriticProbeConfig, CriticServeConfig, CriticTrainConfig

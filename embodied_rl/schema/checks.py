@@ -23,6 +23,7 @@ from embodied_rl.schema import (
     SftConfig,
     SimNode,
     TrainConfig,
+    ViewConfig,
 )
 from embodied_rl.system.atomic_write import check_folder
 
@@ -45,7 +46,7 @@ def validate_config(config: Any) -> None:
         check_folder_name(run.experiment, "run.experiment")
     for key in ("out", "export"):
         if isinstance(target := getattr(config, key, None), str):
-            names_folder = key == "out" and not isinstance(config, ImportConfig)
+            names_folder = key == "out" and not isinstance(config, ImportConfig | ViewConfig)
             check_folder(target, key, names_folder)
     if isinstance(policy := getattr(config, "policy", None), PolicyNode):
         check_checkpoint(policy)

@@ -284,6 +284,19 @@ class CollectConfig:
 
 
 @dataclass(frozen=True)
+class ViewConfig:
+    source: FilePath
+    """Whose episodes, given as a plain word: the folder of a LeRobotDataset, of a replay storage, or of a run that has
+    one."""
+    out: FilePath = "episodes.rrd"
+    """The recording that is written, for Rerun's viewer."""
+    episodes: tuple[int, ...] | None = None
+    """Which, by number from 0 in order of time, negative ones from the end; null takes the last 16."""
+    images: Literal["png", "jpeg"] = "png"
+    """Pictures: png loses nothing; jpeg loses detail and takes less space."""
+
+
+@dataclass(frozen=True)
 class PlayConfig:
     sim: SimNode
     """The simulator."""

@@ -18,6 +18,7 @@ REQUIRED = {
     "compare": ["runs=[a,b]"],
     "export": ["checkpoint=runs/x"],
     "inspect": ["checkpoint=runs/x"],
+    "view": ["source=runs/x"],
     "convert": ["recording=recordings/monday"],
     "deploy": ["policy=asset:tabletop_careful.safetensors"],
     "bridge": ["robot=tabletop", "policy=ws://127.0.0.1:8000"],

@@ -12,6 +12,7 @@ import fcntl
 import json
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -90,6 +91,17 @@ def _locked(path: Path) -> IO[bytes]:
             code="replay-locked",
         ) from None
     return file
+
+
+def check_not_written(folder: Path) -> None:
+    """Raise `ReplayError` while a process writes to a storage, which must not be read then."""
+    check_ends(path := folder / TEXTS, ReplayError)
+    with suppress(FileNotFoundError), path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            message = f"{folder}: a process writes to this replay storage. Wait for its end, or stop it."
+            raise ReplayError(message, code="replay-locked") from None
 
 
 def read_format(folder: Path) -> ReplayFormat:
