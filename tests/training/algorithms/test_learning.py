@@ -52,6 +52,8 @@ def make_actor(sampler: str, critic: str) -> FlowActor | HeadActor:
         return TokenActor(network, head, embodiment, privileged_names=spec.privileged_names)
     if sampler == "gaussian":
         mean = SmallGaussian(NETWORK, *sizes)
+        torch.nn.init.zeros_(mean.mean.weight)  # off the optimum, whatever it is told
+        torch.nn.init.constant_(mean.mean.bias, 0.3)
         return GaussianActor(mean, head, embodiment, strength=0.2, privileged_names=spec.privileged_names)
     backbone = Pocket(NETWORK, *sizes)
     noise = FlowNoise(2, 0.1, 0.4, NETWORK.width, 1) if sampler == "flow_noise" else FlowSDE(2, 0.3)
