@@ -171,7 +171,8 @@ def describe_size(config: Any, loop: TrainLoop) -> str:
     kind, options = plugins.configure_plugin("algorithms", config.algo, "algo")
     envs = config.sim.num_envs
     if cast("Any", kind).needs(options).fresh_episodes:
-        return f"{loop.iterations} iterations × {envs} whole episodes = {loop.iterations * envs:,} episodes"
+        size = f"{loop.iterations} iterations × {envs} whole episodes = {loop.iterations * envs:,} episodes"
+        return f"{size}; train.decisions has no effect"
     size = f"{loop.iterations} iterations × {loop.decisions} decisions × {envs} environments"
     return f"{size} = {loop.iterations * loop.decisions * envs:,} decisions"
 

@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from embodied_rl.config.freeze import freeze_config
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.names import check_folder_name
+from embodied_rl.reports.statistics import find_difference
 from embodied_rl.reports.tracked_run import TrackedRun
 from embodied_rl.schema.config_file import read_config
 
@@ -63,21 +64,12 @@ def read_relations(results: Path) -> tuple[str, Mapping[str, Relation]]:
     for relation in content.relations.values():
         for group in (relation.first, relation.second):
             check_folder_name(group, LIST)
+        if _read_time(relation.registered) is None:
+            message = (
+                f"{LIST}: registered: {relation.registered!r} should be a date and time of ISO 8601 with its zone."
+            )
+            raise UserError(message, code="relation-damaged")
     return content.page, content.relations
-
-
-def find_difference(first: Sequence[float], second: Sequence[float]) -> tuple[float, float, float]:
-    """Compute the difference of two means over seeds with its 95 % interval (Welch, 1947): difference, low, high.
-
-    Both sides without variance give an interval of no width.
-    """
-    from scipy import stats
-
-    difference = sum(first) / len(first) - sum(second) / len(second)
-    if len({*first}) == len({*second}) == 1:
-        return difference, difference, difference
-    interval = stats.ttest_ind(first, second, equal_var=False).confidence_interval(0.95)
-    return difference, float(interval.low), float(interval.high)
 
 
 def decide(relation: Relation, low: float, high: float) -> Literal["reproduced", "refuted", "undecided"]:
@@ -93,13 +85,13 @@ def decide(relation: Relation, low: float, high: float) -> Literal["reproduced",
 def check_registration(
     name: str, relation: Relation, first: Sequence[TrackedRun], second: Sequence[TrackedRun]
 ) -> None:
-    """Raise `UserError` if both sides had begun to run when the relation was registered."""
-    registered = datetime.fromisoformat(relation.registered)
-    begun = [min(datetime.fromisoformat(run.provenance["started"]) for run in runs) for runs in (first, second)]
-    if max(begun) < registered:
+    """Raise `UserError` unless all runs of one side are known to have begun after the relation was registered."""
+    registered = _read_time(relation.registered)
+    begun = [[_read_time(run.provenance.get("started")) for run in runs] for runs in (first, second)]
+    if registered is None or not any(all(each is not None and each >= registered for each in side) for side in begun):
         message = (
-            f"{LIST}: {name} was registered at {relation.registered}, after runs of both sides had begun: "
-            f"{relation.first} and {relation.second}. Run one of them again."
+            f"{LIST}: {name} was registered at {relation.registered}, and not all runs of {relation.first}, nor of "
+            f"{relation.second}, are known to have begun later. Run one of the two again."
         )
         raise UserError(message, code="relation-registered-late")
 
@@ -132,3 +124,12 @@ def make_relations_table(groups: Mapping[str, Sequence[TrackedRun]], relations: 
 
 def _format(success: Sequence[float]) -> str:
     return ", ".join(f"{each:.1f}" for each in success) or "not run"
+
+
+def _read_time(text: Any) -> datetime | None:
+    """Return a time of ISO 8601 with its zone; None if the text is none."""
+    try:
+        found = datetime.fromisoformat(str(text))
+    except ValueError:
+        return None
+    return None if found.tzinfo is None else found

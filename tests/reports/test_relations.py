@@ -9,8 +9,9 @@ import pytest
 from scipy.special import stdtrit
 
 from embodied_rl.reports.figures import redraw
-from embodied_rl.reports.relations import Relation, check_registration, decide, find_difference, make_relations_table
+from embodied_rl.reports.relations import Relation, check_registration, decide, make_relations_table
 from embodied_rl.reports.report import Rate
+from embodied_rl.reports.statistics import find_difference
 from tests.support.refusals import refuses
 
 BEFORE, NOON, LATER = (f"2026-01-01T{hour}:00:00+00:00" for hour in ("09", "12", "15"))
@@ -59,7 +60,8 @@ def test_a_relation_must_be_older_than_the_runs_of_one_side():
     check_registration("r", make_relation(), old, new)
     check_registration("r", make_relation(), new, old)
     mixed = [*new, *make_runs(50, started=BEFORE)]
-    for first, second in ((old, old), (mixed, old)):
+    unknown = make_runs(50, started="some day")
+    for first, second in ((old, old), (mixed, old), (unknown, old)):
         with refuses("relation-registered-late"):
             check_registration("r", make_relation(), first, second)
 
@@ -82,7 +84,11 @@ def test_the_table_is_drawn_with_the_figures(tmp_path):
     listed = {"page": "page.md", "relations": {"r": vars(make_relation())}}
     (results / "relations.yaml").write_text(json.dumps(listed))
     assert "| a is above b | somebody | `a`: not run |" in redraw(results)[page]
-    for change, code in (({"first": "../b"}, "name-invalid"), ({"expected": "less"}, "value-unknown")):
+    changes = {
+        "name-invalid": {"first": "../b"}, "value-unknown": {"expected": "less"},
+        "relation-damaged": {"registered": "2026-01-01T12:00:00"},
+    }  # fmt: skip
+    for code, change in changes.items():
         listed["relations"]["r"] = vars(make_relation()) | change
         (results / "relations.yaml").write_text(json.dumps(listed))
         with refuses(code):
