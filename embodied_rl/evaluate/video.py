@@ -212,7 +212,7 @@ def choose_worst_and_best(
 
 def choose_failures(results: Sequence[EpisodeResult], kinds: int) -> list[EpisodeResult]:
     """Return the first episode of each of the most frequent kinds of failures that the simulator names."""
-    failed = [result for result in results if not result.success and result.failure]
+    failed = [result for result in results if result.failure]
     counted = Counter(result.failure for result in failed).most_common(kinds)
     return [next(result for result in failed if result.failure == kind) for kind, _ in counted]
 
