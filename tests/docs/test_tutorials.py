@@ -11,17 +11,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from embodied_rl.cli.main import main
 from embodied_rl.config import plugins
+from embodied_rl.interfaces.scorer import ScoreRequest
 from embodied_rl.interfaces.sim import Episode
+from embodied_rl_example.reacher import Reacher, ReacherConfig
 from tests.support.example import lay_out
 from tests.support.running import started_apart
 from tests.support.transports import borrow_domain
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-MOST, LONGEST = 80, 120
+MOST, LONGEST = 80, 135
 """Lines of a tutorial's files, together, and of its page."""
 BLOCK = re.compile(r"(?:^`([^`\n]+)`[^\n]*:\n\n)?^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 """A block, with the path of its file where the line before it begins with one."""
@@ -124,7 +128,8 @@ class Reader:
             case "export":
                 self._export(words)
             case "mv":
-                shutil.move(*(each for word in words for each in self._expand(word)))
+                (source,), (target,) = map(self._expand, words)
+                shutil.move(source, target)
             case "kill":
                 self.ending.close()
             case _:
@@ -189,9 +194,10 @@ def test_it_is_short(page: str) -> None:
 @pytest.mark.thorough
 @pytest.mark.process
 @pytest.mark.parametrize("page", TUTORIALS)
-def test_it_runs_from_start_to_end(page: str, reader: Reader) -> None:
+def test_it_runs_from_start_to_end(page: str, reader: Reader, capsys: pytest.CaptureFixture[str]) -> None:
     """Its commands succeed, and it ends with a report and films."""
     reader.follow(page)
+    assert "not checked" not in capsys.readouterr().out, "the doctor got messages of every topic"
     assert len(reader.commands) >= 2
     reports = [path for path in reader.folder.rglob("report.html") if list(path.parent.rglob("*.mp4"))]
     assert reports and all(path.stat().st_size > 10_000 for path in reports)
@@ -219,3 +225,32 @@ def test_its_operator_succeeds() -> None:
     for _ in range(simulator.spec.horizon):
         won = won | simulator.step(operate()[:, None], [None] * 40).success[:, 0]
     assert won.mean() > 0.8, "straight to the right disc, unless the other one is in the way"
+
+
+# -- an algorithm, a reward model ---------------------------------------------------------------------------------
+
+
+def test_its_advantage_is_the_return_minus_the_mean_of_the_others() -> None:
+    scope: dict[str, Any] = {}
+    exec(read_files("tutorial_algorithm.md")["my_algorithm/__init__.py"], scope)
+    returns, group = torch.tensor([1.0, 0, 1, 0, 1, 5]), torch.tensor([0, 0, 1, 0, 1, 2])
+    assert scope["leave_one_out"](returns, group).tolist() == [1.0, -0.5, 0.0, -0.5, 0.0, 5.0]
+
+
+def test_its_scores_are_the_way_that_is_done() -> None:
+    """Of the distance to the disc at first, to a pixel of the picture: 2 m are 32 of them."""
+    scope: dict[str, Any] = {}
+    exec(read_files("tutorial_reward.md")["my_scorer.py"], scope)
+    simulator = Reacher(ReacherConfig(), 8)
+    first = simulator.reset([Episode(row, task=row % 2, seed=row) for row in range(8)])
+    judge, operate = scope["DistanceScorer"](scope["Config"](), simulator.spec), simulator.expert()
+    now = simulator.step(np.stack([operate()] * 2, axis=1), [None] * 8).observation
+    assert first.privileged is not None and now.privileged is not None
+    before, after = (np.linalg.norm(each.privileged[:, :2], axis=1) for each in (first, now))
+    for row in range(8):
+        pictures = first.images["top"][row], now.images["top"][row]
+        request = ScoreRequest(
+            row, 1, "absolute", now.instruction[row], {"top": pictures[1][None]}, {"top": pictures[0]}, now.state[row]
+        )
+        score = judge.judge(request)
+        assert score.valid and abs(score.value - (1 - after[row] / before[row])) < 2 / 32 / before[row]
