@@ -88,7 +88,8 @@ def folder(path: Path, *, spoil: str = "raise SystemExit('code was run')", **cha
         for name, value in network.state_dict().items()
     }
     weights = {name: torch.from_numpy(value) for name, value in recipe.weights(shapes).items()}
-    building.lerobot(path, "pi05", weights=weights)
+    modes = dict.fromkeys(("STATE", "ACTION"), "MEAN_STD")
+    building.lerobot(path, "pi05", weights=weights, modes=modes)
     told = json.loads((path / "config.json").read_text())
     told = {key: value for key, value in told.items() if key not in ("num_inference_steps", "min_period", "max_period")}
     own = {
@@ -119,7 +120,7 @@ def folder(path: Path, *, spoil: str = "raise SystemExit('code was run')", **cha
     return path
 
 
-def attach(path: Path, **options: Any) -> Attached:
+def attach(path: Path, **node: Any) -> Attached:
     """The network of a folder, for the simulator of `building`."""
-    node = PolicyNode("pi0_fast", checkpoint=str(path), options=building.OPTIONS | options, cameras=building.CAMERAS)
-    return build.build_backbone(node, building.simulator())
+    given = {"options": building.OPTIONS, "cameras": building.CAMERAS} | node
+    return build.build_backbone(PolicyNode("pi0_fast", checkpoint=str(path), **given), building.simulator())
