@@ -207,7 +207,8 @@ def load(code: str, folder: str) -> None:
         with patch.object(torch.nn.Module, "load_state_dict", recorded):
             policy = modeling.PI0FastPolicy.from_pretrained(folder).eval()
         before, after = make_pre_post_processors(policy.config, pretrained_path=folder)
-        batch = before(observation())
+        unseen = f"observation.images.{list(sizes.CAMERAS)[-1]}"
+        batch = before({name: value for name, value in observation().items() if name != unseen})
         normalized = policy.predict_action_chunk(batch)
     tensors = {"tokens": batch["observation.language.tokens"], "normalized": normalized, "actions": after(normalized)}
     print(json.dumps(found | {name: tensor.tolist() for name, tensor in tensors.items()}))

@@ -17,7 +17,10 @@ from embodied_rl.actors.token import draw_uniform, invert
 from embodied_rl.checkpoints import weight_names
 from embodied_rl.cli.main import main
 from embodied_rl.interfaces.policy import NoiseKeys
+from embodied_rl.runtime.ranks.collective import Ranks
 from embodied_rl.testing.policy_contract import check_actor, make_random_inputs, make_random_observation
+from embodied_rl.training.algorithms.batch import Batch
+from embodied_rl.training.algorithms.clipped import ClippedConfig, ClippedUpdate
 from embodied_rl.training.algorithms.imitation.cloning import cloning_loss
 from embodied_rl_policies.pi.pi0_fast import Pi0Fast, Pi0FastConfig
 from tests.support import building_checkpoints as building
@@ -216,3 +219,36 @@ def test_what_does_not_fit_is_refused_before_anything_starts(
 def test_wrong_sizes(changes: dict[str, Any], code: str) -> None:
     with refuses(code, next(iter(changes))):
         small_fast.build_network(**changes)
+
+
+@each("micro_batch", [3, 1])
+def test_an_update_starts_at_ratio_1_and_raises_what_was_good(micro_batch: int) -> None:
+    """The largest distance of a ratio from 1 in the first step is 0, to the bit in batches as of the rollout."""
+    actor, advantage = make_actor(), torch.tensor([1.0, -1.0, 0.0])
+    decision = actor.act(observe(), keys(3), explore=True)
+    mask = torch.tensor([[True, True], [True, False], [True, True]])
+    batch = Batch(decision.trace, decision.log_prob, mask, advantage, torch.arange(3))
+    config = ClippedConfig(level="chunk", epochs=1, minibatch=3, micro_batch=micro_batch, lr=1e-3)
+    update = ClippedUpdate(config, actor, Ranks(), seed=0, iterations=1)
+    _, figures = update.run([batch], 0)
+    assert figures["worst_ratio"] <= (0 if micro_batch == 3 else 1e-5) and figures["clip_share"] == 0
+    change = (actor.evaluate(decision.trace).log_prob - decision.log_prob)[:, 0, 0]
+    assert change[0] > 0 > change[1]
+
+
+@pytest.mark.thorough
+def test_cloned_chunks_are_written_again() -> None:
+    torch.manual_seed(0)
+    network = small_fast.build_network(layers=2)
+    inputs, actions = make_random_inputs(network, 90), torch.from_numpy(fast_sizes.walks("demonstrated", 3))
+    optimiser = torch.optim.Adam(network.parameters(), 3e-3)
+    for _ in range(150):
+        loss = cloning_loss(network, inputs, actions, torch.Generator())
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        if loss < 0.03:
+            break
+    with torch.no_grad():
+        tokens = network.choose_tokens(network.encode(inputs), lambda logits, place: logits.argmax(dim=-1))
+    assert torch.equal(tokens, network.write_actions(actions))

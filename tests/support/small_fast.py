@@ -104,11 +104,8 @@ def folder(path: Path, *, spoil: str = "raise SystemExit('code was run')", **cha
     before["steps"][names.index(building.PROMPT_STEP["pi05"])]["registry_name"] = PROMPT_STEP
     words = before["steps"][names.index("tokenizer_processor")]
     words["config"]["max_length"] = fast_sizes.PROMPT_LENGTH
-    settings = {
-        "trust_remote_code": True,
-        "max_action_tokens": fast_sizes.WRITTEN + 1,
-        "fast_skip_tokens": fast_sizes.SKIPPED,
-    }
+    settings: dict[str, Any] = {"max_action_tokens": fast_sizes.WRITTEN + 1, "fast_skip_tokens": fast_sizes.SKIPPED}
+    settings |= {"action_tokenizer_name": own["action_tokenizer_name"], "trust_remote_code": True}
     step = {"registry_name": "action_tokenizer_processor", "config": settings}
     before["steps"].insert(names.index("tokenizer_processor") + 1, step)
     (path / "policy_preprocessor.json").write_text(json.dumps(before, indent=2))
