@@ -12,12 +12,15 @@ from torch.distributions import Categorical
 
 from embodied_rl.actors.critics import make_critic
 from embodied_rl.actors.embodiment import Embodiment
+from embodied_rl.actors.learning import trainable
+from embodied_rl.actors.placement import place_actor
 from embodied_rl.actors.sequence import TOKENS, SequenceActor
 from embodied_rl.actors.token import draw_uniform, invert
 from embodied_rl.checkpoints import weight_names
 from embodied_rl.cli.main import main
 from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.runtime.ranks.collective import Ranks
+from embodied_rl.schema import LoraNode, PolicyNode
 from embodied_rl.testing.policy_contract import check_actor, make_random_inputs, make_random_observation
 from embodied_rl.training.algorithms.batch import Batch
 from embodied_rl.training.algorithms.clipped import ClippedConfig, ClippedUpdate
@@ -111,6 +114,7 @@ def observe() -> Any:
     return make_random_observation(building.simulator(CAMERAS, (sizes.IMAGE_SIZE,) * 2))
 
 
+@pytest.mark.thorough
 @each("critic", ["prefix", "expert", "none"])
 def test_it_keeps_the_contract(critic: str) -> None:
     check_actor(lambda: make_actor(critic), building.simulator(CAMERAS, (sizes.IMAGE_SIZE,) * 2))
@@ -219,6 +223,23 @@ def test_what_does_not_fit_is_refused_before_anything_starts(
 def test_wrong_sizes(changes: dict[str, Any], code: str) -> None:
     with refuses(code, next(iter(changes))):
         small_fast.build_network(**changes)
+
+
+@pytest.mark.thorough
+@each("train", ["full", "lora"])
+@each("autocast", [False, True])
+def test_adapters_and_half_precision_keep_the_first_ratio(train: str, autocast: bool) -> None:
+    """Weights that do not learn are halved; the others have gradients."""
+    actor = make_actor()
+    trainable.choose_trainable(actor.backbone, train, LoraNode())
+    precision = "bfloat16" if train == "lora" else None
+    node = PolicyNode("pi0_fast", device="cpu", precision=precision, train=train, autocast=autocast)
+    actor = place_actor(actor, node)
+    decision = actor.act(observe(), keys(3), explore=True)
+    again = actor.evaluate(decision.trace)
+    assert torch.equal(again.log_prob, decision.log_prob)
+    again.log_prob.sum().backward()
+    assert all(each.grad is not None for each in actor.backbone.parameters() if each.requires_grad)
 
 
 @each("micro_batch", [3, 1])
