@@ -20,6 +20,7 @@ KINDS = {
     "flow": "embodied_rl.actors.flow_kind:FlowKind",
     "gaussian": "embodied_rl.actors.gaussian:GaussianKind",
     "imitation": "embodied_rl.actors.imitation:ImitationKind",
+    "sequence": "embodied_rl.actors.sequence:SequenceKind",
     "token": "embodied_rl.actors.token:TokenKind",
 }
 """`Backbone.KIND` → "module:Class" that makes its actors."""

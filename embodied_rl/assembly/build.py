@@ -283,7 +283,11 @@ def resolve_policy_file(text: str) -> Path:
     """
     path = assets.resolve_path(text)
     if (form := detection.detect_format(path)) is not None:
-        names = "openvla|openvla_oft|openvla_oft_l1" if form == "openvla" else "act|diffusion|gr00t|pi0|pi05|smolvla"
+        names = (
+            "openvla|openvla_oft|openvla_oft_l1"
+            if form == "openvla"
+            else "act|diffusion|gr00t|pi0|pi05|pi0_fast|smolvla"
+        )
         raise CheckpointError(
             f"{path} is a checkpoint of {form}, attached to no simulator yet. Type: embodied-rl import "
             f"policy=<{names}> policy.checkpoint={path} sim=<simulator> out=<file>",

@@ -5,6 +5,7 @@ A processor file lists steps. The step of a normaliser names a safetensors file,
 processors hold their statistics among the weights; lerobot has a script that migrates them.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,12 +26,14 @@ from embodied_rl.checkpoints import (
     unsupported,
 )
 from embodied_rl.checkpoints.foreign import FoundCheckpoint, FoundStatistics
-from embodied_rl.checkpoints.lerobot_processors import NORMALISER, TOKENIZER
+from embodied_rl.checkpoints.lerobot_processors import ACTION_TOKENIZER, NORMALISER, TOKENIZER
 from embodied_rl.system.untrusted_files import shorten
 
 CONFIG, BEFORE, AFTER = "config.json", "policy_preprocessor.json", "policy_postprocessor.json"
 STATE, ACTION, IMAGES = lerobot_processors.STATE, "action", lerobot_settings.IMAGES
 EMPTY_CAMERA = "empty_camera_"
+FAST = "action_tokenizer"
+"""The folder of a FAST tokenizer inside of a policy's."""
 KINDS = {
     "IDENTITY": "identity",
     "MEAN_STD": "mean_std",
@@ -73,8 +76,13 @@ def read_folder(folder: Path, asset: str | None = None) -> FoundCheckpoint:
     )
     if policy in lerobot_imitation.RULES:
         taken["image_statistics"] = _image_statistics(folder, config, before, cameras)
-    tokenizers = [folder / "tokenizer.json", *sorted(folder.glob("*/tokenizer.json"))]
+    known = sorted(file for file in folder.glob("*/tokenizer.json") if file.parent.name != FAST)
+    tokenizers = [folder / "tokenizer.json", *known]
+    words = next((foreign.read_text(file) for file in tokenizers if file.is_file()), "")
     below = [file for file in folder.glob("*/*.json") if file.name.startswith(("tokenizer", "special_tokens"))]
+    if policy == "pi0_fast":
+        taken["fast"] = _read_fast(folder, config, _settings(before, ACTION_TOKENIZER)) | {"prompt_tokenizer": words}
+        below += [file for file in folder.glob(f"{FAST}/**/*.json") if file not in below]
     small_files = [*folder.glob("*.json"), *folder.glob("policy_*.safetensors"), *below]
     return FoundCheckpoint(
         format="lerobot",
@@ -89,9 +97,37 @@ def read_folder(folder: Path, asset: str | None = None) -> FoundCheckpoint:
         relative=bool(relative.get("enabled", False)),
         exceptions=tuple(relative.get("exclude_joints") or ()) if names else (),  # without names it excludes nothing
         action_names=names,
-        tokenizer=next((foreign.read_text(file) for file in tokenizers if file.is_file()), ""),
+        tokenizer=words,
         files=foreign.read_contents(folder, small_files),
     )
+
+
+def _read_fast(folder: Path, config: Mapping[str, Any], step: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the contents of a FAST tokenizer's files; its Python file is not read.
+
+    They lie in one folder, or the byte-pair encoding in one below, as transformers 5 stores it.
+
+    Raises:
+        CheckpointError: a file is missing or damaged, or the step leaves out another number of ids than the network.
+    """
+    if step.get("fast_skip_tokens", config.get("fast_skip_tokens")) != config.get("fast_skip_tokens"):
+        raise unsupported_error(f"{folder / BEFORE} has other fast_skip_tokens than {CONFIG}; not supported.")
+    processor, places = folder / FAST / "processor_config.json", (folder / FAST / "bpe_tokenizer", folder / FAST)
+    place = next((each for each in places if (each / "tokenizer.json").is_file()), folder / FAST)
+    for file in (processor, place / "tokenizer.json"):
+        if not file.is_file():
+            raise CheckpointError(
+                f"{file} is missing: copy the files of the FAST tokenizer that {CONFIG} names (action_tokenizer_name="
+                f"{ascii(config.get('action_tokenizer_name'))[:80]}) into {folder / FAST}. Its Python file is not "
+                "needed.",
+                code="tokenizer-missing",
+            )
+    told = place / "tokenizer_config.json"
+    return {
+        "processor": foreign.parse_json(processor),
+        "tokenizer": json.dumps(foreign.parse_json(place / "tokenizer.json"), separators=(",", ":")),
+        "tokenizer_config": foreign.parse_json(told) if told.is_file() else {},
+    }
 
 
 def _image_statistics(

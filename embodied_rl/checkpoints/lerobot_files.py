@@ -21,7 +21,7 @@ from torch import Tensor
 
 from embodied_rl.actors import tokenizer
 from embodied_rl.actors.embodiment import Embodiment, Normalisation
-from embodied_rl.checkpoints.lerobot import ACTION, AFTER, BEFORE, CONFIG, IMAGES, KINDS, STATE
+from embodied_rl.checkpoints.lerobot import ACTION, AFTER, BEFORE, CONFIG, FAST, IMAGES, KINDS, STATE
 from embodied_rl.checkpoints.lerobot_processors import ABSOLUTE, RELATIVE, TOKENIZER
 from embodied_rl.checkpoints.weight_names import CheckpointSource, as_foreign
 from embodied_rl.interfaces.errors import UserError
@@ -65,8 +65,9 @@ def keep_files(
 
     If the processor files hold no statistics, or cannot hold the current ones, new ones are made.
     """
-    config, horizon, executed = json.loads(source.files[CONFIG]), network.spec.horizon, robot.executed
+    config, horizon = json.loads(source.files[CONFIG]), network.spec.horizon
     told = as_foreign(network).checkpoint_config("lerobot", steps)
+    executed = told.get("n_action_steps", robot.executed)
     default = config.get("num_train_timesteps", DEFAULT_STEPS)  # of Diffusion Policy
     changed = {"n_action_steps": executed} if min(config.get("n_action_steps") or horizon, horizon) != executed else {}
     changed |= {key: told[key] for key in STEPS_KEYS if key in told and (config.get(key) or default) != told[key]}
@@ -158,6 +159,8 @@ def _make_preprocessor(network: Backbone, robot: Embodiment, config: Mapping[str
         settings = {**length, "padding": "max_length", "truncation": True, **_make_tokenizer_setting(network, robot)}
         steps.append(_step(as_foreign(network).LEROBOT_PROMPT, {}))
         steps.append(_step(TOKENIZER, settings) | {"artifacts": {"tokenizer_name": FOLDER}})
+        further = as_foreign(network).lerobot_steps().items()
+        steps += [{"registry_name": name, **entries} for name, entries in further]
     steps.append(_step("device_processor", {"device": "cpu", "float_dtype": None}))
     return {"name": "policy_preprocessor", "steps": steps}
 
@@ -229,7 +232,12 @@ def _find_name(before: bytes) -> str | None:
 
 
 def describe_versions(out: Path) -> Iterator[str]:
-    """Yield a note if an exported folder has a tokenizer that versions of lerobot before 0.6.2 do not find."""
+    """Yield notes on tokenizers in an exported folder that lerobot, or its versions before 0.6.2, do not find."""
+    if (out / FAST).is_dir():
+        yield (
+            f"lerobot reads the FAST tokenizer with its Python file, which is not kept here: copy "
+            f"processing_action_tokenizer.py into {out / FAST}, or let lerobot load action_tokenizer_name of {CONFIG}."
+        )
     if (out / BEFORE).is_file() and _find_name((out / BEFORE).read_bytes()) == FOLDER:
         yield (
             "lerobot before 0.6.2 does not look for a tokenizer in the folder; give its make_pre_post_processors "

@@ -1,7 +1,8 @@
 """Reader of lerobot's processor files: the steps around a policy. Unknown steps are refused.
 
-The steps are those that lerobot 0.4 to 0.6 writes for π0, π0.5, SmolVLA, ACT and Diffusion Policy. Here the embodiment
-(relative actions, normalisation, tokens) and the network (prompts, normalisation of images) do their work.
+The steps are those that lerobot 0.4 to 0.6 writes for π0, π0.5, π0-FAST, SmolVLA, ACT and Diffusion Policy. Here the
+embodiment (relative actions, normalisation, tokens) and the network (prompts, normalisation of images, tokens of
+actions) do their work.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,10 +16,11 @@ from embodied_rl.checkpoints import foreign
 STATE = "observation.state"
 RELATIVE, ABSOLUTE = "relative_actions_processor", "absolute_actions_processor"
 NORMALISER, UNNORMALISER = "normalizer_processor", "unnormalizer_processor"
-TOKENIZER = "tokenizer_processor"
+TOKENIZER, ACTION_TOKENIZER = "tokenizer_processor", "action_tokenizer_processor"
 PROMPTS = {
     "pi0": "pi0_new_line_processor",
     "pi05": "pi05_prepare_state_tokenizer_processor_step",
+    "pi0_fast": "pi0_fast_prepare_state_tokenizer_processor_step",
     "smolvla": "smolvla_new_line_processor",
 }
 """lerobot's name of a policy → the step that writes its prompts."""
@@ -46,6 +48,10 @@ def _of_type(*types: type) -> Rule:
     return lambda value: isinstance(value, types)
 
 
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and value > 0
+
+
 def _is_names(value: Any) -> bool:
     return value is None or (isinstance(value, list) and all(isinstance(name, str) for name in value))
 
@@ -67,7 +73,7 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
     RELATIVE: {"enabled": _of_type(bool), "exclude_joints": _is_names, "action_names": _is_names},
     NORMALISER: NORMALISATION,
     TOKENIZER: {
-        "max_length": lambda value: isinstance(value, int) and value > 0,
+        "max_length": _is_count,
         "task_key": one_of("task"),
         "padding_side": one_of("right"),
         "padding": accept,
@@ -81,6 +87,15 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
         "task_key": one_of("task"),
         "include_state_in_prompt": one_of(True),
     },
+    PROMPTS["pi0_fast"]: {"max_state_dim": accept, "task_key": one_of("task")},
+    ACTION_TOKENIZER: {
+        "action_tokenizer_name": accept,
+        "paligemma_tokenizer_name": accept,
+        "trust_remote_code": accept,  # no code is run here
+        "max_action_tokens": _is_count,
+        "fast_skip_tokens": accept,  # compared with config.json's
+        "allow_truncation": accept,
+    },
     UNNORMALISER: NORMALISATION,
     ABSOLUTE: {"enabled": _of_type(bool)},
 }
@@ -92,6 +107,8 @@ BEFORE_STEPS = tuple(name for name in RULES if name not in (UNNORMALISER, ABSOLU
 ORDER = (
     (RELATIVE, NORMALISER),
     (NORMALISER, PROMPTS["pi05"]),
+    (NORMALISER, PROMPTS["pi0_fast"]),
+    (NORMALISER, ACTION_TOKENIZER),
     *((prompt, TOKENIZER) for prompt in PROMPTS.values()),
     (UNNORMALISER, ABSOLUTE),
 )
@@ -110,7 +127,8 @@ def read_processors(before: Path, after: Path, policy: str | None) -> tuple[Step
     if policy not in (*PROMPTS, *WORDLESS):
         return dict(read_steps(before)), dict(read_steps(after))
     words = (PROMPTS[policy], TOKENIZER) if policy in PROMPTS else ()
-    known = tuple(name for name in BEFORE_STEPS if name != TOKENIZER)
+    words += (ACTION_TOKENIZER,) if policy == "pi0_fast" else ()
+    known = tuple(name for name in BEFORE_STEPS if name not in (TOKENIZER, ACTION_TOKENIZER))
     first = _read_checked_steps(before, (*known, *words), needed=words)
     second = _read_checked_steps(after, AFTER_STEPS, needed=())
     if after.is_file():

@@ -1,7 +1,7 @@
 """Checks of lerobot's config.json: each key is read, changes no action, or has its only supported value.
 
-The keys are those of the configurations of π0, π0.5 and SmolVLA in lerobot 0.3 to 0.6. Any other key is refused, as is
-a value that makes lerobot act differently than the networks here.
+The keys are those of the configurations of π0, π0.5, π0-FAST and SmolVLA in lerobot 0.3 to 0.6. Any other key is
+refused, as is a value that makes lerobot act differently than the networks here.
 """
 
 import json
@@ -13,14 +13,14 @@ from embodied_rl.actors.learning.checkpoint import damaged_error, unsupported_er
 from embodied_rl.checkpoints import lerobot_imitation
 from embodied_rl.config.freeze import suggest_name
 
-POLICIES = ("pi0", "pi05", "smolvla")
+POLICIES = ("pi0", "pi05", "pi0_fast", "smolvla")
 """lerobot's policies that have a network here; those that are only cloned are in `lerobot_imitation`."""
 
 IMAGES = "observation.images."
 
 WHOLE = frozenset(
-    {"chunk_size", "max_action_dim", "max_state_dim", "n_action_steps", "num_inference_steps", "num_steps",
-     "num_vlm_layers", "tokenizer_max_length"}
+    {"chunk_size", "max_action_dim", "max_action_tokens", "max_decoding_steps", "max_state_dim", "n_action_steps",
+     "num_inference_steps", "num_steps", "num_vlm_layers", "tokenizer_max_length"}
 )  # fmt: skip
 """Keys of whole numbers from 1; null counts as left out."""
 
@@ -29,6 +29,7 @@ KINDS: Mapping[str, tuple[type, ...]] = {
     "attention_mode": (str,),
     "empty_cameras": (int,),
     "expert_width_multiplier": (int, float),
+    "fast_skip_tokens": (int,),
     "head_dim": (int,),
     "max_period": (int, float),
     "min_period": (int, float),
@@ -57,6 +58,8 @@ HARMLESS = frozenset(
         # what the weights or the processors determine
         "action_expert_variant", "action_feature_names", "paligemma_variant", "proj_width",
         "relative_exclude_joints", "use_relative_actions", "vlm_model_name",
+        # of the sequences of π0-FAST: what the folder holds, and what is always so here
+        "action_tokenizer_name", "text_tokenizer_name", "use_kv_cache", "validate_action_token_prefix",
         # of memory that is switched off, and of pads, which nothing attends to
         "memory_frames", "memory_stride", "memory_temporal_attention_every", "pad_language_to",
     }
@@ -68,6 +71,7 @@ HARMLESS_STARTS = ("optimizer_", "scheduler_", "time_sampling_")
 ONLY: Mapping[str, Any] = {
     "adapt_to_pi_aloha": False,
     "n_obs_steps": 1,
+    "temperature": 0.0,
     "use_cache": True,
     "use_delta_joint_actions_aloha": False,
     "use_peft": False,

@@ -10,8 +10,8 @@ from embodied_rl.config import plugins
 from embodied_rl.schema.config_file import read_config
 
 SUPPORTED = (
-    "lerobot's pi0, pi05, smolvla, groot (N1.7), act and diffusion, openpi's π0 and π0.5, NVIDIA's GR00T N1.7, and "
-    "OpenVLA"
+    "lerobot's pi0, pi05, pi0_fast, smolvla, groot (N1.7), act and diffusion, openpi's π0 and π0.5, NVIDIA's GR00T "
+    "N1.7, and OpenVLA"
 )
 
 OPENPI = "paligemma_with_expert."
@@ -52,11 +52,11 @@ NEEDS = {
     ),
     "Wall-X": (
         "a FlowBackbone on transformers' Qwen2.5-VL with one feed-forward block for words and one for actions in each "
-        "layer, and attention in both directions among the actions; its FAST tokens would be a TokenBackbone"
+        "layer, and attention in both directions among the actions; its FAST tokens would be a SequenceBackbone"
     ),
     "MolmoAct2": (
         "Molmo2's vision-language model, of which transformers has none, its expert that attends to each layer's keys "
-        "and values, and the state as words; its FAST tokens would be a TokenBackbone"
+        "and values, and the state as words; its FAST tokens would be a SequenceBackbone"
     ),
     "a successor of SmolVLA": (
         "what differs from SmolVLA: smolvla/network.py has its attention, smolvla/config.py the names of its tensors, "
@@ -66,7 +66,6 @@ NEEDS = {
         "a FlowBackbone on transformers' Qwen3-VL, as gr00t/vision_language.py has it, with its head of actions; the "
         "world model is for training alone"
     ),
-    "π0-FAST": "a TokenBackbone on transformers' PaliGemma, and the FAST tokenizer without the code that comes with it",
 }
 """Name of a network → what support for it takes; a contributor can begin there. docs/policies.md shows this table."""
 
@@ -77,8 +76,7 @@ SMOLVLA = "vlm_with_expert."
 LEROBOT = {
     "molmoact2": "MolmoAct2",
     "multi_task_dit": "Multitask DiT",
-    "pi0_fast": "π0-FAST",
-    "pi0fast": "π0-FAST",
+    "pi0fast": "π0-FAST of lerobot before 0.4",
     "reward_classifier": "reward classifier",
     "sac": "SAC",
     "sarm": "SARM",

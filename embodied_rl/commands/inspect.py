@@ -20,6 +20,7 @@ from embodied_rl.schema import InspectConfig
 from embodied_rl.system.untrusted_files import make_printable
 
 Row = tuple[str, str]
+LONG = 200
 
 
 def run(config: InspectConfig) -> None:
@@ -138,8 +139,12 @@ def print_rows(rows: Iterator[Row]) -> None:
 
 
 def format_sizes(config: Mapping[str, Any]) -> str:
-    """Format keys and values on one line."""
-    return ", ".join(f"{key} {value}" for key, value in config.items())
+    """Format keys and values on one line; long text is left out."""
+    return ", ".join(f"{key} {_shorten(value)}" for key, value in config.items())
+
+
+def _shorten(value: Any) -> Any:
+    return f"({len(value)} characters)" if isinstance(value, str) and len(value) > LONG else value
 
 
 def describe_statistics(known: Normalisation) -> str:

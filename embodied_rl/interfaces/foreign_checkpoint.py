@@ -61,6 +61,10 @@ class ForeignCheckpoint:
         """Return camera → means and deviations of red, green and blue, for networks that normalise images by them."""
         return {}
 
+    def lerobot_steps(self) -> Mapping[str, Mapping[str, Any]]:
+        """Return further steps that lerobot takes before the network, after the prompt's tokens: name → entries."""
+        return {}
+
     def checkpoint_config(self, form: str, steps: int) -> dict[str, Any]:
         """Return the entries specific to this network in a configuration of format `form`; `steps`: K, denoise steps.
 

@@ -1,13 +1,13 @@
 """The interface of policies. The author of a flow policy writes `encode` and `velocity`, that of a token policy
 `encode` and `action_logits` (and `next_logits` if entries are chosen in order), that of a policy that predicts actions
-as numbers `encode` and `action_mean`, that of a policy that is only cloned `encode`, `predict` and `imitation_loss`;
-the rest has defaults.
+as numbers `encode` and `action_mean`, that of a policy that is only cloned `encode`, `predict` and `imitation_loss`,
+that of a policy that writes chunks as sequences the methods of `SequenceBackbone`; the rest has defaults.
 
 Shapes: `n` rows of a batch, `H` predicted actions of a chunk, `Hx` ≤ H executed ones, `D` action dimensions of the
 model, `A` ≤ D of the simulator, `S` state dimensions, `L` instruction tokens, `F` width of the features.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar, Protocol
@@ -265,6 +265,53 @@ class TokenBackbone(Backbone):
         Only an autoregressive network needs it.
         """
         raise NotImplementedError
+
+
+class SequenceBackbone(Backbone):
+    """A VLA that writes a chunk as a sequence of tokens of any length, such as π0-FAST (arXiv:2501.09747).
+
+    At each of M places one of N + 1 choices is made: 0 to N - 1 are tokens, and N ends the sequence. The choices after
+    the first N are N, too, and count for nothing. A single action has no probability, only the whole chunk has one.
+
+    Attributes:
+        choices: N.
+        longest: M.
+    """
+
+    KIND: ClassVar[str] = "sequence"
+    choices: int
+    longest: int
+
+    def choose_tokens(self, context: Context, choose: Callable[[Tensor, int], Tensor]) -> Tensor:
+        """Choose tokens in order, int64 [n, M]; `choose` returns int64 [n] for logits [n, N + 1] and their place."""
+        raise NotImplementedError
+
+    def token_logits(self, context: Context, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute the logits [n, m, N + 1] of each place, given the m tokens int64 [n, m] before it, and features.
+
+        The features [n, 1, F] depend on no token. `m` is M, or 0 where only features are needed.
+        """
+        raise NotImplementedError
+
+    def write_actions(self, actions: Tensor) -> Tensor:
+        """Return the tokens int64 [n, M] of actions float32 [n, H, D] in the model's units; too many are left out."""
+        raise NotImplementedError
+
+    def read_tokens(self, tokens: Tensor) -> Tensor:
+        """Return the actions float32 [n, H, D] in the model's units that tokens int64 [n, M] stand for."""
+        raise NotImplementedError
+
+    def cloning_error(self, context: Context, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute the cross-entropy of the K tokens of actions [n, H, D], float32 [n, K]; and bool [n, K]: which count.
+
+        K is at most M, with what the network writes besides.
+        """
+        raise NotImplementedError
+
+    def find_counted(self, tokens: Tensor) -> Tensor:
+        """Return which tokens int64 [n, M] count, bool [n, M]: those up to the first end."""
+        ends = tokens == self.choices
+        return ends.cumsum(dim=1) - ends.long() == 0
 
 
 class GaussianBackbone(Backbone):

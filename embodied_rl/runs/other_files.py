@@ -72,7 +72,8 @@ def _explain_folder(folder: Path) -> Iterator[str | None]:
         yield f"{folder} is a folder of lerobot's training, which contains its policy. Give {found[0]}."
     if any((folder / name).exists() for name in ORBAX):
         yield (
-            f"{folder} is a checkpoint of JAX (Orbax), such as openpi's first ones. Convert it with openpi: uv run "
+            f"{folder} is a checkpoint of JAX (Orbax), such as openpi's first ones. openpi converts π0 and π0.5, "
+            "and lerobot publishes π0-FAST: uv run "
             f"examples/convert_jax_model_to_pytorch.py --checkpoint_dir {folder} --config_name <its configuration> "
             "--output_path <new folder>; then give the new folder."
         )

@@ -9,6 +9,7 @@ from embodied_rl.actors.head import HeadActor
 from embodied_rl.actors.learning.shape_tensors import ShapeMode
 from embodied_rl.actors.learning.update_memory import MARKED, make_blank_trace
 from embodied_rl.actors.network_actor import read_inputs
+from embodied_rl.actors.sequence import SequenceActor
 from embodied_rl.interfaces.algorithm import Needs
 from embodied_rl.interfaces.policy import Actor
 from embodied_rl.schema import TrainConfig
@@ -61,9 +62,9 @@ def count_decision(config: TrainConfig, needs: Needs, actor: Actor) -> float | N
     """Count the operations of a decision with its value: the prefix, and an action head or the steps of a flow.
 
     A flow takes a velocity for each denoise step, and one more for a critic that reads the expert. None for policies
-    that are neither.
+    that are neither, and for sequences, whose length is not known.
     """
-    if not isinstance(actor, FlowActor | HeadActor):
+    if not isinstance(actor, FlowActor | HeadActor) or isinstance(actor, SequenceActor):
         return None
     actor.keep = "images"
     with ShapeMode() as shapes, torch.no_grad(), torch.autocast("cpu", torch.bfloat16):

@@ -11,6 +11,7 @@ from embodied_rl.actors.learning.update_memory import HeldMemory, count_held
 from embodied_rl.actors.placement import describe_placement, resolve_placement
 from embodied_rl.assembly import build
 from embodied_rl.assembly.build import outline_actor
+from embodied_rl.config import plugins
 from embodied_rl.interfaces.algorithm import Needs
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Actor
@@ -234,6 +235,7 @@ def check_settings(config: TrainConfig) -> RunSize:
     if needs.start_noise is not None:
         check_steering(config)
     check_groups(config, needs.group_size)
+    check_level(config)
     decisions, segments = config.train.decisions, config.segments
     if not needs.fresh_episodes and config.mode == "stream" and decisions % segments:
         raise UserError(
@@ -255,6 +257,17 @@ def check_settings(config: TrainConfig) -> RunSize:
     if needs.learns_from == "rollouts":
         check_minibatch(config, needs, size.rows)
     return size
+
+
+def check_level(config: TrainConfig) -> None:
+    """Check that a policy of sequences is trained by ratios of whole chunks; raise `UserError` otherwise."""
+    level = getattr(build.find_method(config.algo).options, "level", "chunk")
+    if level != "chunk" and plugins.find_plugin("policies", config.policy.name).KIND == "sequence":
+        raise UserError(
+            f"algo.level={level}: policy.name={config.policy.name} gives a probability to a whole chunk, and none to "
+            "its parts. Give algo.level=chunk.",
+            code="level-not-supported",
+        )
 
 
 def check_groups(config: TrainConfig, size: int) -> None:

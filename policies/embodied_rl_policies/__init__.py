@@ -10,6 +10,7 @@ POLICIES = {
     "openvla_oft_l1": "embodied_rl_policies.openvla.oft:OpenVLAOFTL1",
     "pi0": "embodied_rl_policies.pi.pi0:Pi0",
     "pi05": "embodied_rl_policies.pi.pi05:Pi05",
+    "pi0_fast": "embodied_rl_policies.pi.pi0_fast:Pi0Fast",
     "smolvla": "embodied_rl_policies.smolvla.policy:SmolVLA",
     "gr00t": "embodied_rl_policies.gr00t.policy:Gr00t",
 }

@@ -18,8 +18,8 @@ MAX_LAYERS = 1000
 """An upper limit far above any real network; building this many modules takes minutes."""
 
 
-def check_sizes(config: Any, may_be_zero: Collection[str] = ()) -> None:
-    """Check the sizes of a network's configuration.
+def check_towers(config: Any, may_be_zero: Collection[str] = ()) -> None:
+    """Check the sizes of a vision tower and a language model.
 
     Raises:
         UserError: a size is invalid; the message names the key to change.
@@ -36,15 +36,24 @@ def check_sizes(config: Any, may_be_zero: Collection[str] = ()) -> None:
             f"policy.head_dim={config.head_dim} must be even: rotary positions rotate pairs of entries.",
             code="policy-sizes-invalid",
         )
-    if config.expert_width % 2:
-        raise UserError(
-            f"policy.expert_width={config.expert_width} must be even (time embedding).", code="policy-sizes-invalid"
-        )
     if config.vision_width % config.vision_heads:
         raise UserError(
             f"policy.vision_width={config.vision_width} must be a multiple of "
             f"policy.vision_heads={config.vision_heads}.",
             code="policy-sizes-invalid",
+        )
+
+
+def check_sizes(config: Any, may_be_zero: Collection[str] = ()) -> None:
+    """Check the sizes of a flow network's configuration.
+
+    Raises:
+        UserError: a size is invalid; the message names the key to change.
+    """
+    check_towers(config, may_be_zero)
+    if config.expert_width % 2:
+        raise UserError(
+            f"policy.expert_width={config.expert_width} must be even (time embedding).", code="policy-sizes-invalid"
         )
     if not 0 < config.min_period < config.max_period:
         raise UserError(
@@ -54,7 +63,14 @@ def check_sizes(config: Any, may_be_zero: Collection[str] = ()) -> None:
 
 
 def read_shapes(shapes: Shapes, language: str, vision: str) -> dict[str, int]:
-    """Return the sizes that tensor shapes determine, by the keys that both configurations have.
+    """Return the sizes of a flow network that tensor shapes determine; see `read_towers`."""
+    actions = shapes["action_in_proj.weight"]
+    expert = {"expert_width": actions[0], "expert_hidden": shapes["expert.layers.0.mlp.up_proj.weight"][0]}
+    return read_towers(shapes, language, vision) | expert | {"action_dim": actions[1]}
+
+
+def read_towers(shapes: Shapes, language: str, vision: str) -> dict[str, int]:
+    """Return the sizes of vision tower and language model that tensor shapes determine, by the configurations' keys.
 
     Args:
         shapes: of the checkpoint's tensors, by our names.
@@ -63,16 +79,13 @@ def read_shapes(shapes: Shapes, language: str, vision: str) -> dict[str, int]:
     Raises:
         KeyError: a tensor is missing.
     """
-    words, actions = shapes[f"{language}embed_tokens.weight"], shapes["action_in_proj.weight"]
+    words = shapes[f"{language}embed_tokens.weight"]
     width, _, patch, _ = shapes[f"{vision}embeddings.patch_embedding.weight"]
     return {
         "vocabulary": words[0],
         "width": words[1],
         "layers": count_layers(shapes, f"{language}layers."),
         "hidden": shapes[f"{language}layers.0.mlp.up_proj.weight"][0],
-        "expert_width": actions[0],
-        "expert_hidden": shapes["expert.layers.0.mlp.up_proj.weight"][0],
-        "action_dim": actions[1],
         "vision_width": width,
         "vision_layers": count_layers(shapes, f"{vision}encoder.layers."),
         "vision_hidden": shapes[f"{vision}encoder.layers.0.mlp.fc1.weight"][0],

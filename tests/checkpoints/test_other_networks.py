@@ -69,7 +69,7 @@ def test_pickled_weights_of_another_network(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("kind", "name"), [
     ("xvla", "X-VLA"), ("wall_x", "Wall-X"),
     ("molmoact2", "MolmoAct2"), ("smolvla2", "a successor of SmolVLA"), ("vla_jepa", "VLA-JEPA"),
-    ("pi0_fast", "π0-FAST"), ("new_one", "'new_one'"),
+    ("pi0fast", "π0-FAST of lerobot before 0.4"), ("new_one", "'new_one'"),
 ])  # fmt: skip
 def test_lerobots_other_policies(tmp_path: Path, kind: str, name: str) -> None:
     """With keys of their own and without processors, as `inspect` and `import` read them."""

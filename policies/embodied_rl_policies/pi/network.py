@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.foreign_checkpoint import ForeignCheckpoint
-from embodied_rl.interfaces.policy import Context, FlowBackbone, PolicyInput, PolicySpec
+from embodied_rl.interfaces.policy import Backbone, Context, FlowBackbone, PolicyInput, PolicySpec
 from embodied_rl_policies import native
 from embodied_rl_policies.pi.config import MAX_PERIOD, MIN_PERIOD, PiConfig, list_unused_shapes, read_sizes
 from embodied_rl_policies.vlm import embed_time, list_adapted, prepare_images, recompute_activations
@@ -39,8 +39,8 @@ class Projector(nn.Module):
         self.linear = nn.Linear(inputs, outputs)
 
 
-class Pi(ForeignCheckpoint, FlowBackbone):
-    """The prefix and the common part of the action expert; `Pi0` and `Pi05` define the expert's tokens."""
+class PaliGemma(ForeignCheckpoint, Backbone):
+    """PaliGemma's vision tower and language model, which these policies and π0-FAST share."""
 
     CAN_BE_EMPTY = True
     HUB_TOKENIZER = "google/paligemma-3b-pt-224"
@@ -49,6 +49,75 @@ class Pi(ForeignCheckpoint, FlowBackbone):
         "vision.": (f"{PALIGEMMA}vision_tower.vision_model.", f"{PALIGEMMA}vision_tower."),
         "projector.": (f"{PALIGEMMA}multi_modal_projector.",),
         "language.": (f"{PALIGEMMA}language_model.",),
+    }
+    CHECKPOINT_UNREAD: ClassVar[tuple[str, ...]] = (
+        r"paligemma_with_expert\.paligemma\.model\.vision_tower\.(vision_model\.)?head\.",
+    )
+
+    config: Any
+    vision: Any
+    language: Any
+
+    def __init__(self, config: Any, spec: PolicySpec, vocabulary_size: int, auxiliary_names: Sequence[str]) -> None:
+        """Build vision tower and language model with fresh weights from torch's global generator.
+
+        Raises:
+            UserError: no camera is given, or auxiliary names are.
+        """
+        super().__init__()
+        if not spec.cameras:
+            raise UserError("policy.cameras: this policy needs at least one camera.", code="camera-missing")
+        if auxiliary_names:
+            raise UserError(
+                "algo.auxiliary_names: this policy has no auxiliary head; give [] and algo.frames=0.",
+                code="auxiliary-head-missing",
+            )
+        self.config, self.spec = config, spec
+        self.vision = native.make_siglip(config)
+        self.projector = Projector(config.vision_width, config.width)
+        heads = {"layers": config.layers, "heads": config.heads, "head_dim": config.head_dim}
+        vocabulary = config.vocabulary or vocabulary_size
+        self.language = native.make_gemma(width=config.width, hidden=config.hidden, vocabulary=vocabulary, **heads)
+        del self.language.rotary_emb
+        self._initialise_positions()
+
+    def _initialise_positions(self) -> None:
+        """Initialise position embeddings with sines and cosines; small networks do not learn them from scratch."""
+        places = self.vision.embeddings.position_embedding.weight
+        side = round(len(places) ** 0.5)
+        y, x = torch.meshgrid(*[torch.linspace(-1, 1, side)] * 2, indexing="ij")
+        frequency = torch.exp(torch.linspace(0, math.log(side), places.shape[1] // 4)) * math.pi / 2
+        angle = torch.cat([axis.flatten()[:, None] * frequency for axis in (x, y)], dim=1)
+        encoded = torch.cat([angle.sin(), angle.cos()], dim=1)
+        with torch.no_grad():
+            places[:, : encoded.shape[1]] = encoded.to(places.device)
+
+    def perception_parameters(self) -> list[nn.Parameter]:
+        """Return the parameters of the vision tower and its projection."""
+        return [*self.vision.parameters(), *self.projector.parameters()]
+
+    def restore_buffers(self) -> None:
+        """Fill the two buffers that no checkpoint holds, after the network was created on the meta device."""
+        patches, words = self.vision.embeddings, self.language.embed_tokens
+        places = patches.position_embedding.weight
+        patches.position_ids = torch.arange(len(places), device=places.device)[None]
+        words.embed_scale = torch.tensor(self.config.width**0.5, device=words.weight.device)
+
+    def perceive(self, inputs: PolicyInput) -> dict[str, Tensor]:
+        """Compute image features [n, C, P, W]."""
+        images = [
+            prepare_images(inputs.images[name], self.config.resolution, centred=True) for name in self.spec.cameras
+        ]
+        pixels = torch.cat(images).to(self.projector.linear.weight.dtype)
+        features = self.projector.linear(self.vision(pixels).last_hidden_state)
+        return {"image": features.unflatten(0, (len(self.spec.cameras), -1)).transpose(0, 1)}
+
+
+class Pi(PaliGemma, FlowBackbone):
+    """The prefix and the common part of the action expert; `Pi0` and `Pi05` define the expert's tokens."""
+
+    CHECKPOINT_NAMES: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        **PaliGemma.CHECKPOINT_NAMES,
         "expert.": ("paligemma_with_expert.gemma_expert.model.",),
     }
     CHECKPOINT_COPIES: ClassVar[Mapping[str, str]] = {
@@ -60,12 +129,10 @@ class Pi(ForeignCheckpoint, FlowBackbone):
         r"paligemma_with_expert\.paligemma\.model\.language_model\.layers\.\d+\.self_attn\.[qo]_proj\.",
         r"paligemma_with_expert\.gemma_expert\.lm_head\.weight$",
         r"paligemma_with_expert\.gemma_expert\.model\.embed_tokens\.weight$",
-        r"paligemma_with_expert\.paligemma\.model\.vision_tower\.(vision_model\.)?head\.",
+        *PaliGemma.CHECKPOINT_UNREAD,
     )
 
     config: PiConfig
-    vision: Any
-    language: Any
     expert: Any
 
     def __init__(
@@ -87,7 +154,6 @@ class Pi(ForeignCheckpoint, FlowBackbone):
         Raises:
             UserError: the robot has more dimensions than the network, no camera is given, or auxiliary names are.
         """
-        super().__init__()
         for name, robot, size in (("action", action_dim, config.action_dim), ("state", state_dim, config.state_dim)):
             if robot > size:
                 raise UserError(
@@ -95,15 +161,7 @@ class Pi(ForeignCheckpoint, FlowBackbone):
                     f"or a network with policy.{name}_dim={robot}.",
                     code="policy-robot-mismatch",
                 )
-        if not cameras:
-            raise UserError("policy.cameras: this policy needs at least one camera.", code="camera-missing")
-        if auxiliary_names:
-            raise UserError(
-                "algo.auxiliary_names: this policy has no auxiliary head; give [] and algo.frames=0.",
-                code="auxiliary-head-missing",
-            )
-        self.config = config
-        self.spec = PolicySpec(
+        spec = PolicySpec(
             horizon=config.horizon,
             action_dim=config.action_dim,
             state_dim=config.state_dim,
@@ -113,29 +171,14 @@ class Pi(ForeignCheckpoint, FlowBackbone):
             feature_dim=config.expert_width,
             context_dim=config.width,
         )
-        self.vision = native.make_siglip(config)
-        self.projector = Projector(config.vision_width, config.width)
+        super().__init__(config, spec, vocabulary_size, auxiliary_names)
         heads = {"layers": config.layers, "heads": config.heads, "head_dim": config.head_dim}
-        vocabulary = config.vocabulary or vocabulary_size
-        self.language = native.make_gemma(width=config.width, hidden=config.hidden, vocabulary=vocabulary, **heads)
         self.expert = native.make_gemma(width=config.expert_width, hidden=config.expert_hidden, vocabulary=1, **heads)
         last = self.language.layers[-1]
         del last.self_attn.q_proj, last.self_attn.o_proj, last.mlp, last.post_attention_layernorm, self.language.norm
-        del self.expert.embed_tokens, self.expert.rotary_emb, self.language.rotary_emb
-        self._initialise_positions()
+        del self.expert.embed_tokens, self.expert.rotary_emb
         self.action_in_proj = nn.Linear(config.action_dim, config.expert_width)
         self.action_out_proj = nn.Linear(config.expert_width, config.action_dim)
-
-    def _initialise_positions(self) -> None:
-        """Initialise position embeddings with sines and cosines; small networks do not learn them from scratch."""
-        places = self.vision.embeddings.position_embedding.weight
-        side = round(len(places) ** 0.5)
-        y, x = torch.meshgrid(*[torch.linspace(-1, 1, side)] * 2, indexing="ij")
-        frequency = torch.exp(torch.linspace(0, math.log(side), places.shape[1] // 4)) * math.pi / 2
-        angle = torch.cat([axis.flatten()[:, None] * frequency for axis in (x, y)], dim=1)
-        encoded = torch.cat([angle.sin(), angle.cos()], dim=1)
-        with torch.no_grad():
-            places[:, : encoded.shape[1]] = encoded.to(places.device)
 
     @classmethod
     def checkpoint_sizes(
@@ -166,10 +209,6 @@ class Pi(ForeignCheckpoint, FlowBackbone):
         sides = {"image_resolution": [self.config.resolution] * 2}
         return variants | {"dtype": "float32", "num_inference_steps": steps} | periods | sides
 
-    def perception_parameters(self) -> list[nn.Parameter]:
-        """Return the parameters of the vision tower and its projection."""
-        return [*self.vision.parameters(), *self.projector.parameters()]
-
     def prefix_parameters(self) -> list[nn.Parameter]:
         """Return the parameters of vision and language model."""
         return [*self.perception_parameters(), *self.language.parameters()]
@@ -183,22 +222,6 @@ class Pi(ForeignCheckpoint, FlowBackbone):
         towers = ("vision.", "projector.", "language.", "expert.")
         return [parameter for name, parameter in self.named_parameters() if not name.startswith(towers)]
 
-    def restore_buffers(self) -> None:
-        """Fill the two buffers that no checkpoint holds, after the network was created on the meta device."""
-        patches, words = self.vision.embeddings, self.language.embed_tokens
-        places = patches.position_embedding.weight
-        patches.position_ids = torch.arange(len(places), device=places.device)[None]
-        words.embed_scale = torch.tensor(self.config.width**0.5, device=words.weight.device)
-
-    def perceive(self, inputs: PolicyInput) -> dict[str, Tensor]:
-        """Compute image features [n, C, P, W]."""
-        images = [
-            prepare_images(inputs.images[name], self.config.resolution, centred=True) for name in self.spec.cameras
-        ]
-        pixels = torch.cat(images).to(self.projector.linear.weight.dtype)
-        features = self.projector.linear(self.vision(pixels).last_hidden_state)
-        return {"image": features.unflatten(0, (len(self.spec.cameras), -1)).transpose(0, 1)}
-
     def encode_prefix(self, inputs: PolicyInput) -> dict[str, Tensor]:
         """Compute keys and values [n, N, 2, 1, T, d], the token mask bool [n, T], and the pooled prefix [n, W]."""
         features = inputs.features if inputs.features is not None else self.perceive(inputs)
@@ -209,7 +232,7 @@ class Pi(ForeignCheckpoint, FlowBackbone):
         kept: list[Tensor] = []
         for layer in self.language.layers[:-1]:
             tokens, both = recompute_activations(
-                _prefix_layer, self.config.gradient_checkpointing, layer, tokens, mask, angles
+                run_prefix_layer, self.config.gradient_checkpointing, layer, tokens, mask, angles
             )
             kept.append(both)
         last = self.language.layers[-1]
@@ -262,7 +285,7 @@ def attend_expert(layer: Any, normed: Tensor, kept: Tensor, mask: Tensor, angles
     return attend(layer, normed, key, value, mask, angles)
 
 
-def _prefix_layer(layer: Any, tokens: Tensor, mask: Tensor, angles: Angles) -> tuple[Tensor, Tensor]:
+def run_prefix_layer(layer: Any, tokens: Tensor, mask: Tensor, angles: Angles) -> tuple[Tensor, Tensor]:
     """Apply a prefix layer: tokens [n, T, W] → the next layer's tokens, own keys and values [n, 2, 1, T, d]."""
     normed = layer.input_layernorm(tokens)
     key, value = project_key_value(layer, normed, angles)

@@ -54,14 +54,8 @@ class Pi05(Pi):
         self.time_mlp_out = nn.Linear(width, width)
 
     def prompts(self, instructions: Sequence[str], state: Tensor) -> list[str]:
-        """Return prompts in openpi's format: the instruction, and each entry of the normalised state [n, S] as its bin.
-
-        [-1, 1) is divided into 256 equal bins; smaller values become -1, larger values fall into the last bin.
-        """
-        edges = np.linspace(-1, 1, BINS + 1)[:-1]
-        bins = np.digitize(state.detach().cpu().numpy(), edges) - 1
-        pairs = zip(instructions, bins, strict=True)
-        return [f"Task: {clean_text(text)}, State: {' '.join(map(str, row))};\nAction: " for text, row in pairs]
+        """Return prompts in openpi's format; see `write_prompts`."""
+        return [f"{prompt}Action: " for prompt in write_prompts(instructions, state)]
 
     def velocity(self, x: Tensor, t: Tensor, context: Context) -> tuple[Tensor, Tensor]:
         """Compute the velocity at x [n, H, D] and time t [n] or [n, H], and the expert's features [n, H, E]."""
@@ -76,6 +70,17 @@ class Pi05(Pi):
         features, _ = self.expert.norm(tokens, condition)
         features = features.to(self.action_out_proj.weight.dtype)
         return self.action_out_proj(features).float(), features.float()
+
+
+def write_prompts(instructions: Sequence[str], state: Tensor) -> list[str]:
+    """Return each instruction, and each entry of its normalised state [n, S] as its bin, on a line.
+
+    [-1, 1) is divided into 256 equal bins; smaller values become -1, larger values fall into the last bin.
+    """
+    edges = np.linspace(-1, 1, BINS + 1)[:-1]
+    bins = np.digitize(state.detach().cpu().numpy(), edges) - 1
+    pairs = zip(instructions, bins, strict=True)
+    return [f"Task: {clean_text(text)}, State: {' '.join(map(str, row))};\n" for text, row in pairs]
 
 
 def _layer(layer: Any, tokens: Tensor, condition: Tensor, kept: Tensor, mask: Tensor, angles: Angles) -> Tensor:

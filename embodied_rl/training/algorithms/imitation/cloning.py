@@ -28,6 +28,7 @@ from embodied_rl.interfaces.policy import (
     GaussianBackbone,
     ImitationBackbone,
     PolicyInput,
+    SequenceBackbone,
     TokenBackbone,
 )
 from embodied_rl.interfaces.trust import Text
@@ -198,13 +199,17 @@ def cloning_loss(
     """Compute the loss of a network's kind: flow matching, the cross-entropy of tokens, the L1 distance, or its own.
 
     For the arguments see `conditional_flow_matching_loss`; other kinds have no `prefix`, and `draws` change nothing. A
-    policy that is only cloned takes no `weight`.
+    policy that is only cloned takes no `weight`, and one of sequences learns padded actions, too.
     """
     if isinstance(backbone, FlowBackbone):
         return conditional_flow_matching_loss(backbone, inputs, actions, generator, padding, draws, prefix, weight)
     assert prefix is None, "checked before: check_prefix"
     if isinstance(backbone, ImitationBackbone):
         return backbone.imitation_loss(inputs, actions, generator, padding)
+    if isinstance(backbone, SequenceBackbone):
+        error, counted = backbone.cloning_error(backbone.encode(inputs), actions)
+        error = torch.where(counted, error, 0) if weight is None else torch.where(counted, error * weight[:, None], 0)
+        return error.sum() / counted.sum()
     if isinstance(backbone, GaussianBackbone):
         error = (backbone.action_mean(backbone.encode(inputs))[0].float() - actions).abs()
     else:
