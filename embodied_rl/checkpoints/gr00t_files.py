@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from embodied_rl.actors.embodiment import Embodiment
+from embodied_rl.checkpoints import gr00t_lerobot, lerobot
 from embodied_rl.checkpoints.gr00t import CONFIG, PROCESSOR, STATISTICS
 from embodied_rl.checkpoints.weight_names import CheckpointSource
 from embodied_rl.interfaces.errors import UserError
@@ -31,6 +32,13 @@ def keep_files(source: CheckpointSource, robot: Embodiment, steps: int, tag: str
     if source.holds(robot.state, robot.action):
         return files
     return files | _write_statistics(source, robot, tag)
+
+
+def read_gripper(source: CheckpointSource) -> str:
+    """Return the convention of gripper actions in the imported files; only lerobot's can hold another than "same"."""
+    steps = json.loads(source.files.get(lerobot.AFTER, b"{}")).get("steps", [])
+    found = (gr00t_lerobot.read_gripper(step.get("config") or {}) for step in steps)
+    return next((convention for convention in found if convention != "same"), "same")
 
 
 def _write_statistics(source: CheckpointSource, robot: Embodiment, tag: str) -> dict[str, bytes]:

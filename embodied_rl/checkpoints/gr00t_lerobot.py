@@ -113,7 +113,6 @@ def read_folder(
         action, trained = robot.action(), robot.count_actions()
     else:
         action, trained = _bounds(folder, after, second[UNPACK], ACTION, {}), pack.get("valid_action_horizon", 40)
-    libero = decoding.get("action_decode_transform") == "libero" or decoding.get("libero_gripper_action") is True
     forms = ["clipped" if pack.get("clip_outliers", True) else "plain"]
     numbers = pack.get("embodiment_mapping")
     if not isinstance(numbers, dict) or type(numbers.get(tag)) is not int:
@@ -136,9 +135,15 @@ def read_folder(
         executed=min(config.get("n_action_steps") or trained, trained),
         denoise_steps=config.get("num_inference_timesteps"),
         clipped=decode == DECODE or decoding.get("clip_normalized_action", False) is True,
-        gripper=GRIPPER if libero else "same",
+        gripper=read_gripper(decoding),
         files=foreign.read_contents(folder, [*folder.glob("*.json"), *folder.glob("policy_*.safetensors")]),
     )
+
+
+def read_gripper(decoding: Mapping[str, Any]) -> str:
+    """Return the convention of gripper actions in the settings of a step that decodes; see `Embodiment.gripper`."""
+    libero = decoding.get("action_decode_transform") == "libero" or decoding.get("libero_gripper_action") is True
+    return GRIPPER if libero else "same"
 
 
 def _check_config(folder: Path, config: Mapping[str, Any]) -> None:

@@ -39,13 +39,17 @@ CAMERAS = ("full_image", "wrist_image")
 ALOHA_CAMERAS = ("full_image", "left_wrist_image", "right_wrist_image")
 """Names of images in OpenVLA-OFT's evaluations."""
 
-PROJECTOR, HEAD = "proprio_projector", "action_head"
-"""The parts of OpenVLA-OFT that are read: one turns the state into a token, one predicts actions as numbers."""
+PROJECTOR, HEAD, VISION = "proprio_projector", "action_head", "vision_backbone"
+"""The parts of OpenVLA-OFT that are read: one turns the state into a token, one predicts actions as numbers, and one
+holds vision towers that read the instruction (FiLM)."""
 
-REFUSED = {
-    "noisy_action_projector": "the projector of the diffusion head",
-    "vision_backbone": "vision towers that read the instruction (FiLM)",
-}
+STARTS = {PROJECTOR: f"{PROJECTOR}.", HEAD: f"{HEAD}.", VISION: f"{VISION}.{VISION}."}
+"""Part → how the names of its tensors begin. Towers without FiLM, which are no part, are `vision_backbone.` alone."""
+
+LOW_RANK = {".lora_A.default.": ".down.", ".lora_B.default.": ".up."}
+"""Names, there and here, of the low-rank maps that vision towers with FiLM are stored with."""
+
+REFUSED = {"noisy_action_projector": "the projector of the diffusion head"}
 """Other parts of OpenVLA-OFT → what they are."""
 
 CONVERT = (
@@ -128,8 +132,8 @@ def _find_parts(folder: Path) -> dict[str, Path]:
         if part in REFUSED:
             message = f"{file} is {REFUSED[part]}, which is not supported; action tokens and the L1 head are."
             raise unsupported_error(message)
-        if part not in (PROJECTOR, HEAD):
-            raise unsupported_error(f"{file} is an unknown part of a policy; known: {PROJECTOR}, {HEAD}.")
+        if part not in STARTS:
+            raise unsupported_error(f"{file} is an unknown part of a policy; known: {', '.join(STARTS)}.")
         if file.suffix != ".safetensors":
             if file.with_suffix(".safetensors").is_file():
                 continue
@@ -149,14 +153,24 @@ def _read_part(part: str, file: Path) -> dict[str, TensorEntry]:
     """Return the tensors of a part, by names that start with its own; `module.` is of a distributed training.
 
     Raises:
-        CheckpointError: the part is the diffusion head.
+        CheckpointError: the part is the diffusion head, or vision towers without FiLM.
     """
     found = {name.removeprefix("module."): (name, entry) for name, entry in foreign.read_tensor_file(file).items()}
     if part == HEAD and any(name.startswith("noise_predictor.") for name in found):
         raise unsupported_error(
             f"{file} is a diffusion head, which is not supported; action tokens and the L1 head are."
         )
-    return {f"{part}.{name}": replace(entry, stored=stored) for name, (stored, entry) in found.items()}
+    entries: dict[str, TensorEntry] = {}
+    for name, (stored, entry) in found.items():
+        ours = f"{part}.{name}"
+        if not ours.startswith(STARTS[part]):
+            raise unsupported_error(
+                f"{file} has {stored}, which is none of vision towers with FiLM: it is not supported."
+            )
+        for old, new in LOW_RANK.items():
+            ours = ours.replace(old, new)
+        entries[ours] = replace(entry, stored=stored)
+    return entries
 
 
 def _choose_key(known: Mapping[str, Any], asset: str | None, where: Path) -> tuple[str | None, str]:
@@ -228,11 +242,12 @@ def make_files(network: Backbone, robot: Embodiment) -> dict[str, bytes]:
 def separate_parts(tensors: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:
     """Take the tensors of added parts out of `tensors`; return them as name of a file → its tensors."""
     found: dict[str, dict[str, Tensor]] = {}
-    for part in (PROJECTOR, HEAD):
-        names = [name for name in tensors if name.startswith(f"{part}.")]
-        if names:
-            taken = {name.removeprefix(f"{part}."): tensors.pop(name) for name in names}
-            found[f"{part}--latest_checkpoint.safetensors"] = taken
+    for part, start in STARTS.items():
+        for name in [name for name in tensors if name.startswith(start)]:
+            plain = name.removeprefix(f"{part}.")
+            for theirs, ours in LOW_RANK.items():
+                plain = plain.replace(ours, theirs) if part == VISION else plain
+            found.setdefault(f"{part}--latest_checkpoint.safetensors", {})[plain] = tensors.pop(name)
     return found
 
 
@@ -241,7 +256,8 @@ def describe_parts(out: Path) -> Iterator[str]:
     for file in sorted(out.glob("*--*_checkpoint.safetensors")):
         words = f"torch.save(safetensors.torch.load_file('{file.name}'), '{file.stem}.pt')"
         command = f'python -c "import torch, safetensors.torch; {words}"'
-        yield f"OpenVLA-OFT loads {file.name} as a pickle. To make it, in {out}: {command}"
+        yield f"OpenVLA-OFT loads {file.name} as a pickle, the only file of this part. To make it, in {out}:"
+        yield f"  {command} && rm {file.name}"
 
 
 def keep_files(network: Backbone, source: CheckpointSource, robot: Embodiment) -> dict[str, bytes]:

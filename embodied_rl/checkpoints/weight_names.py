@@ -201,11 +201,10 @@ def match_tensors(
     """
     own = network.state_dict()
     names = {name: to_our_name(cls, name) for name in found.tensors}
-    unread = re.compile("|".join(cls.CHECKPOINT_UNREAD) or r"(?!)")
+    unread, listed = re.compile("|".join(cls.CHECKPOINT_UNREAD) or r"(?!)"), as_foreign(network).unread_shapes()
+    plain = {name: strip_outermost(name, cls.CHECKPOINT_OUTERMOST) for name in names}
     carried = [
-        name
-        for name, mine in names.items()
-        if mine not in own and unread.match(strip_outermost(name, cls.CHECKPOINT_OUTERMOST))
+        name for name, mine in names.items() if mine not in own and (plain[name] in listed or unread.match(plain[name]))
     ]
     extra = [name for name, mine in names.items() if mine not in own and name not in carried]
     missing = [to_their_name(cls, mine) for mine in own if mine not in names.values()]

@@ -20,11 +20,15 @@ Located = tuple[str, ast.ClassDef]
 
 @dataclass(frozen=True)
 class Key:
-    """A configuration key: its full name, its default as typed on the command line, and its documentation."""
+    """A configuration key: its full name, its default as typed on the command line, its documentation, its choices.
+
+    Choices are those of a `Literal` or of a truth value, in order; empty for other types.
+    """
 
     name: str
     default: str
     doc: str
+    choices: tuple[str, ...] = ()
 
 
 def list_schema_keys(path: str) -> list[Key]:
@@ -106,8 +110,19 @@ def _list_keys(module: str, node: ast.ClassDef, where: str) -> list[Key]:
         result += nested
         if not nested or kind.endswith(" | None"):
             text = after.value.value if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) else ""
-            result.append(Key(name, _format_default(item.value), " ".join(str(text).split())))
+            documentation = " ".join(str(text).split())
+            result.append(Key(name, _format_default(item.value), documentation, tuple(_list_choices(item.annotation))))
     return result
+
+
+def _list_choices(annotation: ast.expr) -> list[str]:
+    """Return the values of a `Literal`, or of `bool`, in an annotation, as they would be typed."""
+    if isinstance(annotation, ast.BinOp):  # such as Literal["auto"] | None
+        return [*_list_choices(annotation.left), *_list_choices(annotation.right)]
+    if isinstance(annotation, ast.Subscript) and ast.unparse(annotation.value) == "Literal":
+        values = annotation.slice.elts if isinstance(annotation.slice, ast.Tuple) else [annotation.slice]
+        return [_format_default(value) for value in values]
+    return {"bool": ["true", "false"], "None": ["null"]}.get(ast.unparse(annotation), [])
 
 
 def _format_default(node: ast.expr | None) -> str:

@@ -63,7 +63,8 @@ def run(config: ExportConfig) -> None:
     else:
         write_checkpoint(out, network, robot, policy=metadata.policy, form=config.format, steps=steps)
     print(f"{config.format} checkpoint of {metadata.policy} in {out}")
-    for note in list_omitted_properties(robot, config.format, network.prefix_trained_to, network.spec.horizon):
+    kept = "same" if metadata.policy != "gr00t" or network.source is None else gr00t_files.read_gripper(network.source)
+    for note in list_omitted_properties(robot, config.format, network.prefix_trained_to, network.spec.horizon, kept):
         print(f"Not stored, because the format cannot store it: {note}")
     for note in (*lerobot_files.describe_versions(out), *openvla.describe_parts(out)):
         print(note)
@@ -90,15 +91,21 @@ def store_source_as_float32(source: CheckpointSource) -> None:
         source.files[lerobot.CONFIG] = json.dumps(config | changed, indent=4).encode()
 
 
-def list_omitted_properties(robot: Embodiment, form: str, trained_to: int = 0, horizon: int = 1) -> Iterator[str]:
-    """Yield notes on properties of the policy that the format `form` cannot store."""
+def list_omitted_properties(
+    robot: Embodiment, form: str, trained_to: int = 0, horizon: int = 1, kept_gripper: str = "same"
+) -> Iterator[str]:
+    """Yield notes on properties of the policy that the format `form` cannot store.
+
+    `kept_gripper`: the convention of gripper actions that the kept files of an imported checkpoint hold.
+    """
     if form == "openvla" and horizon > 1:
         yield f"chunks of {horizon} actions (a constant of OpenVLA-OFT's prismatic/vla/constants.py)"
     if form == "openpi" and any(source >= 0 for source in robot.relative):
         names = [name for name, source in zip(robot.action_names, robot.relative, strict=True) if source >= 0]
         yield f"actions relative to the state: {', '.join(names)} (openpi stores that in its training configuration)"
-    if robot.gripper != "same":
-        yield f"gripper actions of the convention policy.gripper={robot.gripper}"
+    if robot.gripper != kept_gripper:
+        other = "" if kept_gripper == "same" else f"; the imported files, which are kept, have {kept_gripper}"
+        yield f"gripper actions of the convention policy.gripper={robot.gripper}{other}"
     if trained_to:
         yield f"prefix_trained_to={trained_to} (the weights' header keeps it, but only embodied-rl import reads that)"
 

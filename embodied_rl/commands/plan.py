@@ -7,6 +7,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from embodied_rl.actors.placement import resolve_placement
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runs import provenance
 from embodied_rl.runs.folder import PLAN
@@ -16,6 +17,7 @@ from embodied_rl.training.planner import plan_selection, stored
 from embodied_rl.training.planner.allocation import Resources, describe_placement, parse_resources
 from embodied_rl.training.planner.costs import CostFile
 from embodied_rl.training.planner.model import Workload
+from embodied_rl.training.planner.policy_memory import check_host, report_policy
 from embodied_rl.training.planner.search import Candidate, Choice
 
 SHOWN = 8
@@ -25,14 +27,20 @@ SHOWN = 8
 def run(config: PlanConfig) -> None:
     """Measure or read costs, predict, choose, print, and write `<out>/costs.json` and `<out>/plan.json`.
 
+    The policy's memory is counted from shapes first, and no allocation is taken to need less.
+
     Raises:
         UserError: costs cannot be read or measured here, the resources are invalid, or no plan is feasible.
     """
     resources = parse_resources(config.resources) if config.resources else plan_selection.find_resources(config)
     folder, console = make_folder(Path(config.out), "out"), Console()
+    can_start = config.costs is not None or not resources.devices
+    policy = report_policy(config, resources) if can_start else None
+    if config.costs is None and policy is not None and resolve_placement(config.policy).device == "cpu":
+        check_host(policy, resources)
     measured = read_or_measure_costs(config, resources, folder)
-    found, work = plan_selection.decide_plan(config, measured, resources), plan_selection.make_workload(config)
-    forced = plan_selection.predict_configured(config, measured, resources)
+    found, work = plan_selection.decide_plan(config, measured, resources, policy), plan_selection.make_workload(config)
+    forced = plan_selection.predict_configured(config, measured, resources, policy)
     console.print(make_plan_table(found, forced))
     console.print(explain_choice(found, measured, resources, work), soft_wrap=True)
     if doubt := describe_origin(measured, resources):

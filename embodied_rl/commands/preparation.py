@@ -20,6 +20,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from embodied_rl.cli.command import Command, Options
+from embodied_rl.cli.help import KINDS
 from embodied_rl.cli.run_command import Plugins, Preparation, Rows
 from embodied_rl.config import plugins
 from embodied_rl.config.freeze import RENAMED, describe_renamed, freeze_config, suggest_name, thaw_config
@@ -315,6 +316,13 @@ def make_plain(composed: DictConfig, experiment: str | None) -> dict[str, Any]:
     return {key.removeprefix(VALUE_OF): value for key, value in result.items()}
 
 
+def _suggest_plugin(group: str, name: str) -> str:
+    """Return what to type for a plug-in that has no YAML file; empty if there is no such plug-in."""
+    if group not in KINDS or name not in plugins.list_plugins(KINDS[group]):
+        return ""
+    return f" It is a plug-in without a file {group}/{name}.yaml: type {group}.name={name}."
+
+
 @contextmanager
 def explain_errors() -> Iterator[None]:
     """Convert errors of Hydra and OmegaConf to `UserError`; a context manager."""
@@ -325,7 +333,7 @@ def explain_errors() -> Iterator[None]:
         if error.options is None:
             raise UserError(str(error), code="config-invalid") from None
         known = [option.rpartition("/")[2] for option in error.options]
-        suggestion = suggest_name(name, known)
+        suggestion = _suggest_plugin(group, name) or suggest_name(name, known)
         raise UserError(f"unknown {group or 'configuration'} '{name}'.{suggestion}", code="choice-unknown") from None
     except (HydraException, OmegaConfBaseException) as error:
         if "No match in the defaults list" not in str(error):

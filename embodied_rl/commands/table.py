@@ -307,4 +307,11 @@ _LIST = Command(
     "embodied_rl.commands.list:list_choices",
     replaces=True,
 )
-COMMANDS = (*map(_complete, _BRIEF), _LIST)
+_COMPLETION = Command(
+    "completion",
+    "Print a script that completes commands, keys and choices: for bash or zsh.",
+    None,
+    "embodied_rl.cli.completion:run",
+    ("bash", "zsh"),
+)
+COMMANDS = (*map(_complete, _BRIEF), _LIST, _COMPLETION)

@@ -36,7 +36,7 @@ def list_third_party() -> dict[str, Path]:
     found: dict[str, Path] = {}
     for entry in entry_points(group="embodied_rl.configs"):
         try:
-            found[entry.value] = Path(str(files(entry.value)))
+            found[entry.value] = Path(str(files(entry.value).joinpath(".")))  # a folder without __init__.py, too
         except ModuleNotFoundError as error:
             raise make_import_error(entry, error) from error
     return found

@@ -12,7 +12,8 @@ class ForeignCheckpoint:
             The outermost module's name is not part of them.
         CHECKPOINT_OUTERMOST: name of the outermost module, with a dot, which their names may begin with.
         CHECKPOINT_COPIES: their name of a second copy of a weight → their name of the first copy.
-        CHECKPOINT_UNREAD: patterns of their names for tensors that this network never reads but keeps for export.
+        CHECKPOINT_UNREAD: patterns of their names for tensors, besides `unread_shapes`, that this network never reads
+            but keeps for export.
         LEROBOT_PROMPT: lerobot's name of the processor step that writes the prompts; empty if its format is another.
         EXPORTS_TO_SOURCE: whether it is exported only to the format of the checkpoint that it was imported from.
         HUB_TOKENIZER: name of the published tokenizer on the hub; empty if it is not known by its tokens.

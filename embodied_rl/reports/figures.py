@@ -16,6 +16,7 @@ from embodied_rl.config.freeze import freeze_config, read_text
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.names import check_folder_name
 from embodied_rl.reports import relations
+from embodied_rl.reports.aggregates import interquartile_mean, performance_profile
 from embodied_rl.reports.chart import Series, draw_chart_file
 from embodied_rl.reports.statistics import mean_interval
 from embodied_rl.reports.tracked_run import TrackedRun
@@ -38,7 +39,9 @@ class Figure:
         plot: file of the plot, relative to the folder that holds `results/`; null for none.
         x: what the plot's x-axis shows.
         table: Markdown file of the table, likewise; null for none.
-        families: whether the table has a column for each family.
+        families: whether the table has a column for each family, and where a group has several seeds, one for the
+            interquartile mean of the families of all seeds, IQM (`embodied_rl.reports.aggregates`).
+        profile: file of a plot of the share of families and seeds above each success; null for none.
     """
 
     title: str
@@ -47,6 +50,7 @@ class Figure:
     x: Literal["episodes", "minutes", "iterations"] = "episodes"
     table: str | None = None
     families: bool = False
+    profile: str | None = None
 
 
 @dataclass(frozen=True)
@@ -68,12 +72,16 @@ def redraw(results: Path) -> dict[Path, str]:
         if missing := [figure.runs[label] for label, runs in groups.items() if not runs]:
             message = f"{results / missing[0]} has no tracked run, which {LIST} names."
             raise UserError(message, code="tracked-run-missing")
-        for place in (figure.plot, figure.table):
+        for place in (figure.plot, figure.table, figure.profile):
             check_inside(results.parent, results.parent / (place or ""))
         if figure.plot is not None:
             curves = [draw_curve(label, runs, figure.x) for label, runs in groups.items()]
             drawn = draw_chart_file(figure.title, curves, x_label=figure.x, percent=True)
             files[results.parent / figure.plot] = drawn
+        if figure.profile is not None:
+            curves = [draw_profile(label, runs) for label, runs in groups.items()]
+            drawn = draw_chart_file(figure.title + ": profile", curves, x_label="success, %", percent=True)
+            files[results.parent / figure.profile] = drawn
         if figure.table is not None:
             page = results.parent / figure.table
             table = make_table(groups, figure.families)
@@ -117,14 +125,33 @@ def draw_curve(label: str, runs: Sequence[TrackedRun], x: str) -> Series:
     )
 
 
+def draw_profile(label: str, runs: Sequence[TrackedRun]) -> Series:
+    """Return the share of families and seeds whose success after training is above 0, 2, …, 100 %."""
+    levels = [level / 50 for level in range(51)]
+    shares = performance_profile(_list_scores(runs), levels)
+    banded = len(runs) > 1
+    return Series(
+        label,
+        [100 * level for level in levels],
+        [share.value for share in shares],
+        [share.low for share in shares] if banded else (),
+        [share.high for share in shares] if banded else (),
+    )
+
+
 def make_table(groups: Mapping[str, Sequence[TrackedRun]], families: bool) -> str:
     """Make a Markdown table: of each group its seeds, success before and after, and what training took."""
     names = list(next(iter(groups.values()))[0].after.families) if families else []
-    rows = [("", "seeds", "before", "after", *names, "episodes", "decisions", "minutes")]
+    middle = ["IQM"] * (bool(names) and any(len(runs) > 1 for runs in groups.values()))
+    rows = [("", "seeds", "before", "after", *middle, *names, "episodes", "decisions", "minutes")]
     rows += [("---",) * len(rows[0])]
     for label, runs in groups.items():
         cells = [f"{100 * fmean(run.before.rate().rate for run in runs):.1f} %"]
-        cells += [_format_mean([run.after.rate().rate for run in runs])]
+        mean = mean_interval([run.after.rate().rate for run in runs])
+        cells += [_format_percent(mean.mean, mean.low, mean.high)]
+        if middle:
+            half = interquartile_mean(_list_scores(runs))
+            cells += [_format_percent(half.value, half.low, half.high)]
         cells += [f"{100 * fmean(run.after.rate(name).rate for run in runs):.1f}" for name in names]
         amounts = [
             fmean(run.course[metric][-1] or 0.0 for run in runs) for metric in ("total/episodes", "total/decisions")
@@ -154,9 +181,13 @@ def _list_seeds(runs: Sequence[TrackedRun]) -> str:
     return ", ".join(str(run.seed) for run in runs)
 
 
-def _format_mean(shares: Sequence[float]) -> str:
-    """Return the mean of shares in percent, with Student's interval if there are several."""
-    mean = mean_interval(shares)
-    if mean.low is None or mean.high is None:
-        return f"{100 * mean.mean:.1f} %"
-    return f"{100 * mean.mean:.1f} % [{100 * max(0.0, mean.low):.1f}, {100 * min(1.0, mean.high):.1f}]"
+def _list_scores(runs: Sequence[TrackedRun]) -> list[list[float]]:
+    """List the success after training of each run and family, [R, F]."""
+    return [[run.after.rate(name).rate for name in runs[0].after.families] for run in runs]
+
+
+def _format_percent(mean: float, low: float | None, high: float | None) -> str:
+    """Return a share in percent, with its interval where it has one."""
+    if low is None or high is None:
+        return f"{100 * mean:.1f} %"
+    return f"{100 * mean:.1f} % [{100 * max(0.0, low):.1f}, {100 * min(1.0, high):.1f}]"

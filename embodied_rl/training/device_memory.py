@@ -12,6 +12,7 @@ from embodied_rl.assembly import build
 from embodied_rl.assembly.build import outline_actor
 from embodied_rl.interfaces.algorithm import Needs
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.policy import Actor
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.runtime.ranks.torchrun_launcher import TorchrunPlace
 from embodied_rl.schema import TrainConfig
@@ -101,15 +102,9 @@ def compare_gpus(config: TrainConfig, needs: Needs, spec: SimulatorSpec) -> list
         config: of the run, with `policy.precision` and `policy.autocast` as given: null becomes what it is on a GPU.
         needs, spec: of its algorithm and simulator.
     """
-    policy = config.policy
-    autocast = policy.autocast is None or policy.autocast
-    precision = policy.precision or ("bfloat16" if autocast and policy.train != "full" else "float32")
-    config = replace(config, policy=replace(policy, device="cpu", autocast=autocast, precision=precision))
+    config = place_on_gpu(config)
     actor = outline_actor(config.policy, config.algo.sampler, spec, needs)
-    decisions = needs.count_decisions(config.train.decisions, spec.horizon, actor.embodiment.executed)
-    rows = config.sim.num_envs * decisions
-    with ShapeMode():
-        keep = actor.keep_within(rows, policy.cache_gigabytes * 1e9)
+    keep, rows = choose_keep(config, needs, spec, actor)
     update, acting = count_memory(config, needs, spec, keep, config.sim.num_envs)
     fits, fitting = list[str](), list[float]()
     for size in GPUS:
@@ -120,6 +115,25 @@ def compare_gpus(config: TrainConfig, needs: Needs, spec: SimulatorSpec) -> list
     need = f"parameters and optimiser take {format_bytes(update.held)}, acting for {config.sim.num_envs} environments"
     gpus = f"one GPU of {', '.join(fits)}. There {need} {format_bytes(acting)} more"
     return [("GPUs", gpus), ("hours", describe_hours(config, needs, actor, rows, update.operations, fitting))]
+
+
+def place_on_gpu(config: TrainConfig) -> TrainConfig:
+    """Return the configuration with its precision on a GPU, for counting where there may be none."""
+    policy = config.policy
+    autocast = policy.autocast is None or policy.autocast
+    precision = policy.precision or ("bfloat16" if autocast and policy.train != "full" else "float32")
+    return replace(config, policy=replace(policy, device="cpu", autocast=autocast, precision=precision))
+
+
+def choose_keep(config: TrainConfig, needs: Needs, spec: SimulatorSpec, actor: Actor) -> tuple[str, int]:
+    """Return what traces keep of an observation within `policy.cache_gigabytes`, and the decisions of a rollout.
+
+    `actor` is an outline, and not usable afterwards.
+    """
+    decisions = needs.count_decisions(config.train.decisions, spec.horizon, actor.embodiment.executed)
+    rows = config.sim.num_envs * decisions
+    with ShapeMode():
+        return actor.keep_within(rows, config.policy.cache_gigabytes * 1e9), rows
 
 
 def check_device(found: DeviceMemory, config: TrainConfig, advice: str) -> None:

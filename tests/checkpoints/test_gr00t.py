@@ -137,6 +137,21 @@ def test_lerobots_folder_is_the_same_policy(tmp_path: Path, native: bool) -> Non
     torch.testing.assert_close(found, plain, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("native", "gripper", "noted"),
+    [(True, "same", False), (True, "one_zero_binary", True), (False, "same", False), (False, "one_zero", True)],
+)
+def test_an_export_notes_a_gripper_that_the_kept_files_do_not_have(
+    tmp_path: Path, native: bool, gripper: Any, noted: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those that lerobot decodes for LIBERO have its convention, and an import of the export finds it again."""
+    folder = small_gr00t.lerobot(tmp_path / "folder", native=native)
+    network, robot = small_gr00t.attach(folder, gripper=gripper)
+    out = exported(save(tmp_path / "policy.safetensors", "gr00t", network, robot), "lerobot", tmp_path / "out")
+    assert (f"policy.gripper={robot.gripper}" in capsys.readouterr().out) == noted
+    assert (small_gr00t.attach(out)[1].gripper != robot.gripper) == noted
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_inspect_describes_a_folder(tmp_path: Path, form: str, capsys: pytest.CaptureFixture[str]) -> None:
     folder = FORMS[form](tmp_path / "folder")

@@ -1,5 +1,6 @@
 """A third-party distribution: a simulator, a policy, an algorithm and their YAML, as another package offers them."""
 
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -104,6 +105,7 @@ def toy_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pat
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     monkeypatch.syspath_prepend(str(site))
+    monkeypatch.delitem(sys.modules, "toy_package_conf", raising=False)  # of another test's folder
     plugins.list_plugins.cache_clear()
     yield site
     plugins.list_plugins.cache_clear()

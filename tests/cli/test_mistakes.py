@@ -121,6 +121,17 @@ def test_a_distribution_without_its_package_is_named(run, toy_package, group: st
     )
 
 
+def test_configurations_need_no_init_file(run, toy_package) -> None:
+    (toy_package / "toy_package_conf" / "__init__.py").unlink()
+    assert run(*TOY)[0] == 0
+
+
+def test_a_plugin_without_a_file_is_typed_by_its_name(run, toy_package) -> None:
+    (toy_package / "toy_package_conf" / "sim" / "toy.yaml").unlink()
+    code, _, err = run("train", "sim=toy")
+    assert code == 2 and "[choice-unknown]" in err and "sim.name=toy." in err
+
+
 def test_a_table_of_commands_that_cannot_be_imported_is_named(toy_package) -> None:
     add_distribution(toy_package, "moved", "commands", "moved_package:COMMANDS")
     with refuses("plugin-not-importable", "'moved' is installed, but moved_package:COMMANDS,"):

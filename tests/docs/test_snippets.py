@@ -56,9 +56,6 @@ EXCERPTS = {  # parts of a file that other tests run, with … lines between the
 RUN_ELSEWHERE = {  # the test that runs it
     "replay.md 2": "tests/rollout/replay/test_files.py",
     "robots.md 1": "tests/deployment/robots/test_templates.py",
-    "tutorial_simulator.md 1": "tests/docs/test_tutorials.py",
-    "tutorial_simulator.md 2": "tests/docs/test_tutorials.py",
-    "tutorial_simulator.md 3": "tests/docs/test_tutorials.py",
 }
 NOT_RUN = {  # what it needs, in the words of its page
     "serving.md 2": "`pip install openpi-client typing_extensions`, in an environment with NumPy 1",
@@ -78,6 +75,9 @@ def list_snippets() -> Iterator[tuple[str, str]]:
 
 
 SNIPPETS = dict(list_snippets())
+RUN_ELSEWHERE |= dict.fromkeys(
+    (name for name in SNIPPETS if name.startswith("tutorial_")), "tests/docs/test_tutorials.py"
+)
 
 
 def snippet(name: str) -> pytest.MarkDecorator:

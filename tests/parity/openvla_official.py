@@ -2,15 +2,18 @@
 
     python3.11 -m venv oracle && oracle/bin/pip install torch==2.13.0 numpy
     oracle/bin/pip install transformers==4.40.1 tokenizers==0.19.1 safetensors pillow
-    oracle/bin/pip install --no-deps timm==0.9.10 torchvision==0.28.0
+    oracle/bin/pip install psutil && oracle/bin/pip install --no-deps timm==0.9.10 torchvision==0.28.0
+    oracle/bin/pip install --no-deps peft==0.11.1 accelerate==1.15.0  # film, film_l1
     oracle/bin/python openvla_official.py golden oft CHECKOUT golden/openvla_oft.safetensors
     oracle/bin/python openvla_official.py golden l1 CHECKOUT golden/openvla_oft_l1.safetensors
+    oracle/bin/python openvla_official.py golden film CHECKOUT golden/openvla_oft_film.safetensors
+    oracle/bin/python openvla_official.py golden film_l1 CHECKOUT golden/openvla_oft_l1_film.safetensors
     oracle/bin/python openvla_official.py golden openvla CHECKOUT golden/openvla.safetensors
     oracle/bin/python openvla_official.py keys openvla CHECKOUT golden/keys_openvla.json
     oracle/bin/python openvla_official.py load oft CHECKOUT FOLDER  # an export → keys that differ, actions
 
-CHECKOUT is a checkout of github.com/moojink/openvla-oft (oft, l1) or github.com/openvla/openvla (openvla). PYTHONPATH
-names this repository's checkout, and for the former before it `src` of github.com/moojink/transformers-openvla-oft,
+CHECKOUT is a checkout of github.com/openvla/openvla (openvla), else of github.com/moojink/openvla-oft. PYTHONPATH
+names this repository's checkout, and for the other before it `src` of github.com/moojink/transformers-openvla-oft,
 whose Llama attends in both directions. torchvision's compiled operators need CUDA and are only declared here; no image
 needs them.
 """
@@ -20,7 +23,8 @@ import sys
 import types
 from functools import partial
 from pathlib import Path
-from unittest.mock import patch
+from tempfile import TemporaryDirectory
+from unittest.mock import MagicMock, patch
 
 import numpy as np
 import torch
@@ -33,7 +37,7 @@ import timm  # noqa: E402
 import transformers  # noqa: E402
 from PIL import Image  # noqa: E402
 from safetensors import safe_open  # noqa: E402
-from safetensors.torch import save_file  # noqa: E402
+from safetensors.torch import load_file, save_file  # noqa: E402
 from timm.models.vision_transformer import VisionTransformer  # noqa: E402
 
 from tests.support import openvla_sizes as sizes  # noqa: E402
@@ -69,7 +73,32 @@ def load_recipe(module: torch.nn.Module, start: str = "") -> None:
     module.load_state_dict(weights)
 
 
-def build(checkout: str, cameras: int = 1, folder: str = "") -> tuple[torch.nn.Module, types.ModuleType]:
+def add_film(network: torch.nn.Module, checkout: str, folder: str) -> torch.nn.Module:
+    """The network with FiLM by the official evaluation's function, but in float32; what that file imports is not used.
+
+    A folder's part, which the function loads strictly, is made a pickle as the export says.
+    """
+    unused = ["tensorflow", "json_numpy", "diffusers", "diffusers.schedulers", "diffusers.schedulers.scheduling_ddim"]
+    unused += [f"prismatic.vla.datasets{name}" for name in ("", ".rlds", ".rlds.utils", ".rlds.utils.data_utils")]
+    with patch.dict(sys.modules, {name: MagicMock() for name in unused}), patch.object(sys, "path", [checkout]):
+        utils = __import__("experiments.robot.openvla_utils", fromlist=["any"])
+    stay = patch.object(utils.FiLMedPrismaticVisionBackbone, "to", lambda module, _dtype: module)
+    with TemporaryDirectory() as place, stay:
+        settings = types.SimpleNamespace(lora_rank=sizes.FILM_RANK, pretrained_checkpoint=place)
+        if folder:
+            (part,) = Path(folder).glob("vision_backbone--*_checkpoint.safetensors")
+            torch.save(load_file(part), Path(place, f"{part.stem}.pt"))
+            return utils._apply_film_to_vla(network, settings)
+        torch.save({}, Path(place, "vision_backbone--1_checkpoint.pt"))
+        with patch.object(torch.nn.Module, "load_state_dict"):
+            network = utils._apply_film_to_vla(network, settings)
+        load_recipe(network.vision_backbone, "vision_backbone.")
+        return network
+
+
+def build(
+    checkout: str, cameras: int = 1, folder: str = "", film: bool = False
+) -> tuple[torch.nn.Module, types.ModuleType]:
     """The official network with the recipe's weights, or that of a folder."""
     timm.create_model = create_tower
     modeling, processing, configuration = import_official(checkout)
@@ -82,6 +111,7 @@ def build(checkout: str, cameras: int = 1, folder: str = "") -> tuple[torch.nn.M
             del entries[name]  # the class has them from the names of the towers
         network = cls(configuration.OpenVLAConfig(**entries)).eval()
         load_recipe(network)
+    network = add_film(network, checkout, folder).eval() if film else network
     if cameras > 1:
         network.vision_backbone.set_num_images_in_input(cameras)
     return network, processing
@@ -140,11 +170,11 @@ def record_logits(network: torch.nn.Module) -> list[torch.Tensor]:
 
 
 @torch.no_grad()
-def golden_oft(checkout: str, folder: str = "") -> dict[str, torch.Tensor]:
+def golden_oft(checkout: str, folder: str = "", film: bool = False) -> dict[str, torch.Tensor]:
     """Logits of the places, and actions, of each variant; and the prepared picture of one row."""
     tensors = {}
     for name, (cameras, reads_state) in sizes.VARIANTS.items():
-        network, processing = build(checkout, cameras, folder)
+        network, processing = build(checkout, cameras, folder, film)
         kept, pixels, places = (
             record_logits(network),
             make_pixels(processing, cameras),
@@ -159,6 +189,7 @@ def golden_oft(checkout: str, folder: str = "") -> dict[str, torch.Tensor]:
                 "pixel_values": pixels[[row]],
                 "attention_mask": mask,
                 "unnorm_key": next(iter(network.norm_stats)),
+                "use_film": film,
                 **state,
             }
             actions.append(torch.from_numpy(network.predict_action(input_ids=prompt, **given)[0]))
@@ -171,17 +202,17 @@ def golden_oft(checkout: str, folder: str = "") -> dict[str, torch.Tensor]:
 
 
 @torch.no_grad()
-def golden_l1(checkout: str, folder: str = "") -> dict[str, torch.Tensor]:
+def golden_l1(checkout: str, folder: str = "", film: bool = False) -> dict[str, torch.Tensor]:
     """Actions of each variant with the L1 head, in the robot's units, and as the head gives them."""
     tensors = {}
     for name, (cameras, reads_state) in sizes.VARIANTS.items():
-        network, processing = build(checkout, cameras, folder)
+        network, processing = build(checkout, cameras, folder, film)
         pixels, head, predicted, actions = make_pixels(processing, cameras), make_action_head(), [], []
         head.model.register_forward_hook(lambda _m, _i, result, kept=predicted: kept.append(result[0]))
         for row, prompt in enumerate(make_prompts()):
             state = {"proprio": normalised_state()[row], "proprio_projector": make_state_projector(checkout)}
             given = {"pixel_values": pixels[[row]], "attention_mask": torch.ones_like(prompt), "action_head": head}
-            given |= {"unnorm_key": next(iter(network.norm_stats)), **(state if reads_state else {})}
+            given |= {"unnorm_key": next(iter(network.norm_stats)), "use_film": film, **(state if reads_state else {})}
             actions.append(torch.from_numpy(network.predict_action(input_ids=prompt, **given)[0]))
         tensors |= {f"{name}/actions": torch.stack(actions), f"{name}/predicted": torch.stack(predicted)}
     return {name: value.float().contiguous() for name, value in tensors.items()}
@@ -204,7 +235,13 @@ def golden_openvla(checkout: str, folder: str = "") -> dict[str, torch.Tensor]:
     return {"actions": torch.stack(actions).float().contiguous(), "logits": torch.stack(logits).contiguous()}
 
 
-GOLDEN = {"oft": golden_oft, "l1": golden_l1, "openvla": golden_openvla}
+GOLDEN = {
+    "oft": golden_oft,
+    "l1": golden_l1,
+    "film": partial(golden_oft, film=True),
+    "film_l1": partial(golden_l1, film=True),
+    "openvla": golden_openvla,
+}
 
 
 def keys(checkout: str) -> dict[str, list[int]]:

@@ -23,6 +23,7 @@ DINO = {"width": 24, "layers": 3, "hidden": 60, "heads": 4}
 SIGLIP = {"width": 36, "layers": 4, "hidden": 134, "heads": 4}
 REGISTERS = 3
 MEANS, STDS = ((0.485, 0.456, 0.406), (0.5, 0.5, 0.5)), ((0.229, 0.224, 0.225), (0.5, 0.5, 0.5))
+FILM_RANK = 20
 VARIANTS = {"one": (1, False), "two": (2, True)}
 """name → number of cameras, and whether the state is read."""
 STEP = 13

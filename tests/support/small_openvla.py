@@ -16,7 +16,6 @@ from embodied_rl.interfaces.policy import Context, PolicyInput
 from embodied_rl.interfaces.sim import Camera, SimulatorSpec, Task
 from embodied_rl.schema import PolicyNode
 from embodied_rl_policies.openvla.autoregressive import OpenVLA
-from embodied_rl_policies.openvla.checkpoint import list_unread_shapes
 from embodied_rl_policies.openvla.oft import OpenVLAOFT, OpenVLAOFTL1
 from tests.support import openvla_sizes as sizes
 from tests.support import recipe
@@ -25,6 +24,7 @@ from tests.support.tiny_tokenizer import llama_tokenizer
 GOLDEN = Path(__file__).parents[1] / "parity" / "golden"
 PART = "proprio_projector--150000_checkpoint.safetensors"
 HEAD = "action_head--150000_checkpoint.safetensors"
+VISION = "vision_backbone--150000_checkpoint.safetensors"
 
 SIZES: dict[str, Any] = {
     "width": sizes.WIDTH,
@@ -61,14 +61,19 @@ def network(name: str = "openvla_oft", variant: str = "one", **changes: Any) -> 
     made = build(name, variant, **changes)
     with torch.no_grad():
         for key, value in made.state_dict().items():
-            value.copy_(torch.from_numpy(sizes.weight(key, value.shape)))
+            value.copy_(torch.from_numpy(sizes.weight(official_name(key), value.shape)))
     return made
 
 
+def official_name(key: str) -> str:
+    """The name of a tensor in the official network."""
+    return key.replace(".down.", ".lora_A.default.").replace(".up.", ".lora_B.default.")
+
+
 def tensors(network: Any) -> dict[str, Tensor]:
-    """The tensors of a whole checkpoint: the network's, and those that it does not read."""
-    unread = list_unread_shapes(network.config).items()
-    return network.state_dict() | {key: torch.from_numpy(sizes.weight(key, shape)) for key, shape in unread}
+    """The tensors of a whole checkpoint, by official names: the network's, and those that it does not read."""
+    unread = {key: torch.from_numpy(sizes.weight(key, shape)) for key, shape in network.unread_shapes().items()}
+    return {official_name(key): value for key, value in (network.state_dict() | unread).items()}
 
 
 def write_folder(
@@ -79,20 +84,21 @@ def write_folder(
     shards: int = 1,
     statistics: bool = True,
     head: bool = False,
+    film: bool = False,
 ) -> Path:
     """A folder of Hugging Face's layout with the recipe's weights, sharded if there are several files.
 
-    `head`: whether there is an L1 head.
+    `head`: whether there is an L1 head; `film`: whether the vision towers read the prompt.
     """
     place.mkdir(parents=True)
-    made = {key: value.to(dtype) for key, value in tensors(network("openvla", variant)).items()}
-    if head:
-        whole = network("openvla_oft_l1", variant).state_dict()
-        made |= {key: value.to(dtype) for key, value in whole.items() if key.startswith("action_head.")}
-    for start, file in (("proprio_projector.", PART), ("action_head.", HEAD)):
+    name, changes = "openvla_oft_l1" if head else "openvla_oft", {"film_rank": sizes.FILM_RANK} if film else {}
+    made = {key: value.to(dtype) for key, value in tensors(network(name, variant, **changes)).items()}
+    parts = ("proprio_projector.", PART), ("action_head.", HEAD), ("vision_backbone.vision_backbone.", VISION)
+    for start, file in parts:
         part = {key: made.pop(key) for key in list(made) if key.startswith(start)}
+        outer = "" if file == VISION else "module."
         if part:
-            save_file({f"module.{key.partition('.')[2]}": value for key, value in part.items()}, place / file)
+            save_file({f"{outer}{key.partition('.')[2]}": value for key, value in part.items()}, place / file)
     names = sorted(made)
     if shards == 1:
         save_file(made, place / "model.safetensors", {"format": "pt"})

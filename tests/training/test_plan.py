@@ -7,12 +7,15 @@ from types import SimpleNamespace
 
 import pytest
 
+from embodied_rl.assembly import build
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runs import provenance
 from embodied_rl.runtime.processes.handle import WorkerDied
+from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.schema import AlgoNode, PolicyNode, SimNode, TrainConfig
 from embodied_rl.schema.config_file import load_config
 from embodied_rl.testing.fake_simulator import FakeSimulator
-from embodied_rl.training.planner import plan_selection, profile
+from embodied_rl.training.planner import plan_selection, policy_memory, profile
 from embodied_rl.training.planner.allocation import Resources
 from embodied_rl.training.planner.costs import CostFile, Costs, LinearCost
 from embodied_rl.training.planner.model import Workload
@@ -139,6 +142,33 @@ def test_too_little_memory_is_an_error(typed, tmp_path) -> None:
     file.write_text(CostFile(Costs(LinearCost(1), LinearCost(1), LinearCost(1), policy_memory=LinearCost(5e9))).text())
     code, _, err = typed(*PLAN, f"costs={file}", "resources=2xcore:4GB")
     assert code == 2 and "[plan-infeasible]" in err and "sim.num_envs" in err
+
+
+def test_what_a_policy_needs_is_counted_without_its_weights(typed, costs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Printed for accelerators and cores; where it does not fit, before anything is measured."""
+    config = TrainConfig(SimNode("tabletop"), PolicyNode("pocket", critic="privileged"), AlgoNode("ppo"))
+    counted = policy_memory.count_policy(config, Resources(2))
+    actor = build.outline_actor(
+        config.policy, config.algo.sampler, SimulatorKind.find(config.sim).spec, build.find_method(config.algo).needs
+    )
+    assert counted.parameters == sum(each.numel() for each in actor.parameters())
+    assert counted.update.weights == 4 * counted.parameters and counted.acting < counted.all_acting
+    code, out, err = typed(*PLAN, f"costs={costs}", "resources=2xgpu:0.0005GB")
+    assert code == 2 and "[plan-infeasible]" in err and "counted" in err and " parameters; " in out
+    monkeypatch.setattr(profile, "measure_stages", lambda *_: pytest.fail("measured"))
+    code, _, err = typed(*PLAN, "resources=2xcore:0.0005GB")
+    assert code == 2 and "[plan-infeasible]" in err and "counted" in err
+
+
+def test_a_policy_that_cannot_be_counted_is_said_to_be_so(typed, costs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Costs of another machine are planned with although the policy's checkpoint is not here."""
+
+    def fail(*_: object) -> None:
+        raise UserError("nowhere.safetensors: there is no such file", code="checkpoint-missing")
+
+    monkeypatch.setattr(policy_memory, "count_policy", fail)
+    code, out, _ = typed(*PLAN, f"costs={costs}", "resources=2xgpu:80GB")
+    assert code == 0 and "nowhere.safetensors" in out
 
 
 def test_sizes_are_whole_groups() -> None:

@@ -28,6 +28,7 @@ from embodied_rl.training.planner import profile
 from embodied_rl.training.planner.allocation import Allocation, Order, Resources, find_own_resources
 from embodied_rl.training.planner.costs import CostFile
 from embodied_rl.training.planner.model import Workload
+from embodied_rl.training.planner.policy_memory import PolicyMemory
 from embodied_rl.training.planner.search import Candidate, Choice, choose_allocation, predict_candidate
 
 log = logging.getLogger(__name__)
@@ -116,8 +117,12 @@ def keep_costs(measured: CostFile, file: Path) -> None:
         log.warning("the measured costs could not be kept: %s", error)
 
 
-def decide_plan(config: TrainConfig, measured: CostFile, resources: Resources) -> Choice:
+def decide_plan(
+    config: TrainConfig, measured: CostFile, resources: Resources, policy: PolicyMemory | None = None
+) -> Choice:
     """Predict every allocation for a run, and choose one; consider ready order only if `plan.order` asks for it.
+
+    `policy`: see `choose_allocation`.
 
     Raises:
         UserError: no allocation is feasible.
@@ -125,7 +130,7 @@ def decide_plan(config: TrainConfig, measured: CostFile, resources: Resources) -
     orders: tuple[Order, ...] = ("exact", "ready") if config.plan.order == "ready" else ("exact",)
     needs, work = build.find_method(config.algo).needs, make_workload(config)
     limits: dict[str, Any] = {"group_size": needs.group_size, "whole_workers": needs.learns_from == "replay"}
-    return choose_allocation(measured.costs, resources, work, orders=orders, **limits)
+    return choose_allocation(measured.costs, resources, work, orders=orders, policy=policy, **limits)
 
 
 def choose_configured(config: TrainConfig, measured: CostFile, resources: Resources) -> Choice:
@@ -161,7 +166,9 @@ def describe_loss(found: Choice) -> str | None:
     )
 
 
-def predict_configured(config: TrainConfig, measured: CostFile, resources: Resources) -> Candidate | None:
+def predict_configured(
+    config: TrainConfig, measured: CostFile, resources: Resources, policy: PolicyMemory | None = None
+) -> Candidate | None:
     """Predict the configured plan; None if `plan.allocation` is auto, or if the resources are accelerators."""
     plan = config.plan
     if plan.allocation == "auto" or resources.devices:
@@ -170,7 +177,7 @@ def predict_configured(config: TrainConfig, measured: CostFile, resources: Resou
     allocation = Allocation(
         plan.allocation, plan.ranks, workers, plan.slices, plan.order, count_rollout_workers(config)
     )
-    return predict_candidate(measured.costs, allocation, resources, make_workload(config))
+    return predict_candidate(measured.costs, allocation, resources, make_workload(config), policy)
 
 
 def to_plan(chosen: Allocation, asked: Plan) -> Plan:

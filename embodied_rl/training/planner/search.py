@@ -7,11 +7,15 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.training.planner.allocation import Allocation, Order, Resources, make_bundles, place_bundles
 from embodied_rl.training.planner.costs import Costs
 from embodied_rl.training.planner.model import Prediction, Workload, count_learners, predict_iteration
+from embodied_rl.training.planner.policy_memory import ADVICE, PolicyMemory
 
 SLICES = (1, 2, 3, 4)
 FEW = 16
 TIE = 0.02
 """Allocations that are slower by no more than this are as good: the costs are not known better."""
+
+
+COUNTED, FEWER = " at least, counted from shapes,", "Use fewer environments (sim.num_envs)."
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,7 @@ def choose_allocation(
     group_size: int = 1,
     orders: Iterable[Order] = ("exact",),
     whole_workers: bool = False,
+    policy: PolicyMemory | None = None,
 ) -> Choice:
     """Predict every allocation of `resources`, and choose the simplest of those within `TIE` of the fastest.
 
@@ -50,12 +55,13 @@ def choose_allocation(
         group_size: environments that must stay in one simulator.
         orders: allowed slice orders; with "ready", results are not bitwise reproducible.
         whole_workers: whether each rank learns from what its own rollout workers store, as from replay.
+        policy: counted memory, which no allocation goes below; None if it is not known.
 
     Raises:
         UserError: no allocation is feasible; the message names the reason.
     """
     plans = list_allocations(resources, workload, group_size, tuple(orders), whole_workers)
-    found = [predict_candidate(costs, plan, resources, workload) for plan in plans]
+    found = [predict_candidate(costs, plan, resources, workload, policy) for plan in plans]
     feasible = sorted((item for item in found if item.prediction), key=_seconds)
     if not feasible:
         least = min(found, key=lambda item: item.memory, default=None)
@@ -67,7 +73,8 @@ def choose_allocation(
             why = f"nothing fits; {least.allocation} {least.why_not}. Start nodes with more cores."
         else:
             problem = f"{least.allocation} {least.why_not}"
-            why = f"nothing fits in memory; {problem}. Use fewer environments (sim.num_envs)."
+            counted = COUNTED in least.why_not
+            why = f"nothing fits in memory; {problem}. {ADVICE if counted else FEWER}"
         raise UserError(f"plan: {why}", code="plan-infeasible")
     good = [item for item in feasible if _seconds(item) <= _seconds(feasible[0]) * (1 + TIE)]
     best = min(good, key=lambda item: item.allocation.simplicity)
@@ -102,9 +109,16 @@ def list_allocations(
             yield replace(plan, order=order)
 
 
-def predict_candidate(costs: Costs, plan: Allocation, resources: Resources, workload: Workload) -> Candidate:
-    """Predict an allocation; if it does not fit in memory or on the nodes, return the reason instead."""
+def predict_candidate(
+    costs: Costs, plan: Allocation, resources: Resources, workload: Workload, policy: PolicyMemory | None = None
+) -> Candidate:
+    """Predict an allocation; if it does not fit in memory or on the nodes, return the reason instead.
+
+    It needs what the costs say, or what is counted of `policy`, if that is more.
+    """
     needed = predict_memory(costs, plan, resources, workload)
+    counted = 0 if policy is None else policy.least(plan) * (1 if resources.devices else plan.ranks)
+    source, needed = COUNTED if counted > needed else "", max(needed, counted)
     if resources.nodes and place_bundles(make_bundles(plan), resources.nodes) is None:
         return Candidate(
             plan, needed, None, f"has {max(make_bundles(plan))} processes that belong on one node, of too few"
@@ -113,7 +127,7 @@ def predict_candidate(costs: Costs, plan: Allocation, resources: Resources, work
     if limit is None or needed <= limit:
         return Candidate(plan, needed, predict_iteration(costs, plan, resources, workload))
     where = "each accelerator" if resources.devices else "the host"
-    return Candidate(plan, needed, None, f"needs {needed / 1e9:.1f} GB of the {limit / 1e9:.1f} GB of {where}")
+    return Candidate(plan, needed, None, f"needs {needed / 1e9:.1f} GB{source} of the {limit / 1e9:.1f} GB of {where}")
 
 
 def predict_memory(costs: Costs, plan: Allocation, resources: Resources, workload: Workload) -> float:

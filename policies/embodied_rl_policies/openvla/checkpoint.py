@@ -9,17 +9,9 @@ from typing import Any
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl_policies.openvla import config as sizes
-from embodied_rl_policies.openvla.config import DINO, SIGLIP, TEXT, OpenVLAConfig
+from embodied_rl_policies.openvla.config import DINO, FILM, SIGLIP, TEXT, OpenVLAConfig
 from embodied_rl_policies.openvla.vision import list_unused_shapes
 from embodied_rl_policies.vlm import Shapes
-
-LINEAR = r"(weight|bias)$"
-UNREAD = (
-    rf"vision_backbone\.(fused_)?featurizer\.(blocks\.\d+\.(norm[12]|attn\.(qkv|proj)|mlp\.fc[12])|norm)\.{LINEAR}",
-    r"vision_backbone\.featurizer\.blocks\.\d+\.ls[12]\.scale_factor$",
-    rf"vision_backbone\.fused_featurizer\.attn_pool\.(latent$|(q|kv|proj|norm|mlp\.fc[12])\.{LINEAR})",
-)
-"""Patterns of the names of unused tensors: a tower's last block, its norm, and SigLIP's pooling head."""
 
 MEANS, STDS = ("means", "mean"), ("stds", "std")
 """Key of preprocessor_config.json for both towers, and key of each entry of its `tvf_normalize_params`."""
@@ -45,6 +37,8 @@ def read_sizes(shapes: Shapes, config: Mapping[str, Any], given: Mapping[str, An
         found["registers"] = shapes[f"{DINO}reg_token"][1]
         patches, patch = shapes[f"{DINO}pos_embed"][1], shapes[f"{DINO}patch_embed.proj.weight"][2]
         shapes["projector.fc3.weight"]
+        if any(name.startswith(FILM) for name in shapes):
+            found["film_rank"] = shapes[f"{FILM}featurizer.blocks.0.block.attn.qkv.down.weight"][0]
     except (KeyError, IndexError) as error:
         message = f"The checkpoint is not an OpenVLA: {error.args[0]} is missing, or has another number of dimensions."
         raise UserError(message, code="checkpoint-unsupported") from None

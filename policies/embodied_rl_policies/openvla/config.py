@@ -11,6 +11,8 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl_policies.vlm import MAX_LAYERS
 
 DINO, SIGLIP = "vision_backbone.featurizer.", "vision_backbone.fused_featurizer."
+TOWERS, FILM = "vision_backbone.", "vision_backbone.vision_backbone."
+"""First part of the names of vision towers without and with FiLM; a checkpoint with FiLM holds both, and these act."""
 TEXT = "language_model.model."
 STATE_PROJECTOR, ACTION_HEAD = "proprio_projector.", "action_head."
 
@@ -164,6 +166,8 @@ class OpenVLAOFTConfig(OpenVLAConfig):
     """H, actions predicted at once: 8 for LIBERO, 5 for Bridge, 25 for ALOHA."""
     stop_token: int | None = 2
     """id of the token after the actions' places, which these see too; null leaves it out, as RLinf's variant does."""
+    film_rank: int | None = None
+    """rank of the low-rank maps in vision towers that read the prompt (FiLM); null: the towers do not read it."""
 
 
 @dataclass(frozen=True)

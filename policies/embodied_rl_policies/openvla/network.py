@@ -45,14 +45,13 @@ class VisionBackbone(nn.Module):
             for name, registers in (("dino", config.registers), ("siglip", 0))
         )
 
-    def forward(self, colours: Tensor, dtype: torch.dtype) -> Tensor:
-        """Compute patches [n, P, V] of colours in [0, 1], float32 [n, 3, r, r]."""
+    def forward(self, colours: Tensor, dtype: torch.dtype, words: Tensor | None = None) -> Tensor:
+        """Compute patches [n, P, V] of colours in [0, 1], float32 [n, 3, r, r]; with FiLM `words` are [n, W]."""
         config = self.config
         pairs = (config.dino_mean, config.dino_std), (config.siglip_mean, config.siglip_std)
         towers = zip((self.featurizer, self.fused_featurizer), pairs, strict=True)
-        patches = [
-            tower(normalise_colours(colours, *pair).to(dtype), config.gradient_checkpointing) for tower, pair in towers
-        ]
+        less = config.gradient_checkpointing
+        patches = [tower(normalise_colours(colours, *pair).to(dtype), less, words) for tower, pair in towers]
         return torch.cat(patches, dim=-1)
 
 
@@ -115,7 +114,6 @@ class OpenVLABackbone(ForeignCheckpoint, Backbone):
     CAN_BE_EMPTY = True
     STATISTICS = "quantiles"
     PROMPT_WORDS = ("in", "what", "action", "should", "the", "robot", "take", "to", "out")
-    CHECKPOINT_UNREAD = checkpoint.UNREAD
 
     config: OpenVLAConfig
 
@@ -220,8 +218,14 @@ class OpenVLABackbone(ForeignCheckpoint, Backbone):
         """Compute the projected patches "image_features" [n, C P, W] of all cameras."""
         size, area = self.config.resolution, self.config.crop_area
         images = [prepare_images(inputs.images[name], size, area) for name in self.spec.cameras]
-        patches = self.vision_backbone(torch.stack(images, dim=1).flatten(0, 1), self.dtype)
+        words = self.average_words(inputs.tokens)
+        words = None if words is None else words.repeat_interleave(len(images), dim=0)
+        patches = self.vision_backbone(torch.stack(images, dim=1).flatten(0, 1), self.dtype, words)
         return {"image_features": self.projector(patches).unflatten(0, (-1, len(images))).flatten(1, 2)}
+
+    def average_words(self, tokens: Tensor) -> Tensor | None:
+        """Return what the vision towers read of prompts int64 [n, L]; None unless they have FiLM."""
+        return None
 
     def embed_prompt(self, inputs: PolicyInput) -> tuple[Tensor, Tensor]:
         """Return the tokens before the empty token [n, T - 1, W], and bool [n, T - 1], True where there is one.

@@ -8,7 +8,6 @@ states of the D places of an action are joined, and a residual network makes the
 Shapes: as in `network`; `K` = H · D places.
 """
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,8 +18,8 @@ from torch import Tensor, nn
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Context, GaussianBackbone, PolicyInput
 from embodied_rl_policies.llama import group_mask, make_rotary_angles, run_layer
-from embodied_rl_policies.openvla.checkpoint import UNREAD
-from embodied_rl_policies.openvla.config import HORIZONS, OpenVLAOFTConfig, OpenVLAOFTL1Config
+from embodied_rl_policies.openvla.config import FILM, HORIZONS, TOWERS, OpenVLAOFTConfig, OpenVLAOFTL1Config
+from embodied_rl_policies.openvla.film import FilmedVisionBackbone, list_film_shapes, list_plain_shapes
 from embodied_rl_policies.openvla.network import BinnedOpenVLA, OpenVLABackbone
 from embodied_rl_policies.vlm import recompute_activations
 
@@ -33,6 +32,12 @@ class ParallelOpenVLA(OpenVLABackbone):
 
     Config = OpenVLAOFTConfig
     config: OpenVLAOFTConfig
+
+    def __init__(self, config: OpenVLAOFTConfig, *given: Any, **more: Any) -> None:
+        """Build the network with fresh weights; see `OpenVLABackbone`."""
+        super().__init__(config, *given, **more)
+        if config.film_rank is not None:
+            self.vision_backbone = FilmedVisionBackbone(self.vision_backbone, config.width, config.film_rank)
 
     @classmethod
     def checkpoint_sizes(
@@ -53,6 +58,31 @@ class ParallelOpenVLA(OpenVLABackbone):
             )
             raise UserError(f"{message}once: give policy.horizon=<number>.", code="checkpoint-incomplete")
         return found | {"horizon": known[0]}
+
+    def unread_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of what the official class stores besides; with FiLM also those of the replaced towers."""
+        plain, rank = super().unread_shapes(), self.config.film_rank
+        if rank is None:
+            return plain
+        own = {name: tuple(value.shape) for name, value in self.state_dict().items() if name.startswith(FILM)}
+        unread = {FILM + name.removeprefix(TOWERS): shape for name, shape in plain.items()}
+        replaced = {TOWERS + name.removeprefix(FILM): shape for name, shape in list_plain_shapes(own).items()}
+        return plain | replaced | list_film_shapes(unread, self.config.width, rank)
+
+    def perception_parameters(self) -> list[nn.Parameter]:
+        """Return the parameters of vision towers and projector, and with FiLM of the token table, which they read."""
+        words = [] if self.config.film_rank is None else [self.language_model.model.embed_tokens.weight]
+        return [*super().perception_parameters(), *words]
+
+    def average_words(self, tokens: Tensor) -> Tensor | None:
+        """Return the mean embedding [n, W] of prompts int64 [n, L], their empty token and the stop token, for FiLM."""
+        config, present = self.config, (tokens != 0)[..., None]
+        if config.film_rank is None:
+            return None
+        added = [token for token in (config.empty_token, config.stop_token) if token is not None]
+        table = self.language_model.model.embed_tokens
+        total = (table(tokens) * present).float().sum(dim=1) + table.weight[added].float().sum(dim=0)
+        return (total / (present.sum(dim=1) + len(added))).to(self.dtype)
 
     def encode(self, inputs: PolicyInput) -> Context:
         """Run the language model over observation, prompt and places.
@@ -117,7 +147,6 @@ class OpenVLAOFTL1(ParallelOpenVLA, GaussianBackbone):
 
     Config = OpenVLAOFTL1Config
     LOGITS = False
-    CHECKPOINT_UNREAD = (*UNREAD, rf"{re.escape(LOGITS_WEIGHT)}$")
     config: OpenVLAOFTL1Config
     action_head: Any
 

@@ -62,7 +62,14 @@ class Block(nn.Module):
         self.ls1, self.ls2 = (LayerScale(width) if scaled else nn.Identity() for _ in range(2))
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x + self.ls1(self.attn(self.norm1(x)))
+        return self.feed(self.attend(x))
+
+    def attend(self, x: Tensor) -> Tensor:
+        """Compute the first half: the attention, added to its input."""
+        return x + self.ls1(self.attn(self.norm1(x)))
+
+    def feed(self, x: Tensor) -> Tensor:
+        """Compute the second half: the feed-forward maps, added to their input."""
         return x + self.ls2(self.mlp(self.norm2(x)))
 
 
@@ -98,13 +105,16 @@ class VisionTower(nn.Module):
         self.registers = registers
         self.blocks = nn.ModuleList(Block(width, heads, hidden, registers > 0) for _ in range(layers - 1))
 
-    def forward(self, pixels: Tensor, recompute: bool = False) -> Tensor:
-        """Compute the patches [n, P, V] of pixels [n, 3, r, r]; `recompute` saves activations in the backward pass."""
+    def forward(self, pixels: Tensor, recompute: bool = False, words: Tensor | None = None) -> Tensor:
+        """Compute the patches [n, P, V] of pixels [n, 3, r, r].
+
+        `recompute` saves activations in the backward pass; `words` is what blocks with FiLM read besides.
+        """
         hidden = self.patch_embed(pixels) + self.pos_embed
         before = [self.cls_token, self.reg_token] if self.registers else []
         hidden = torch.cat([*(token.expand(len(hidden), -1, -1) for token in before), hidden], dim=1)
         for block in self.blocks:
-            hidden = recompute_activations(block, recompute, hidden)
+            hidden = recompute_activations(block, recompute, hidden, *(() if words is None else (words,)))
         return hidden[:, hidden.shape[1] - self.pos_embed.shape[1] :]
 
 

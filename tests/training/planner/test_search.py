@@ -4,15 +4,32 @@ from dataclasses import replace
 
 import pytest
 
+from embodied_rl.actors.learning.update_memory import UpdateMemory
 from embodied_rl.schema import Plan
 from embodied_rl.training.planner.allocation import Allocation, Resources
 from embodied_rl.training.planner.costs import Costs, LinearCost
 from embodied_rl.training.planner.model import Workload
 from embodied_rl.training.planner.plan_selection import to_plan
-from embodied_rl.training.planner.search import choose_allocation, list_allocations, predict_memory
+from embodied_rl.training.planner.policy_memory import PolicyMemory, check_host
+from embodied_rl.training.planner.search import choose_allocation, list_allocations, predict_candidate, predict_memory
 from tests.support.refusals import refuses
 
 TWO_CORES = Resources(2)
+POLICY = PolicyMemory(
+    parameters=10**9,
+    update=UpdateMemory(
+        weights=4 * 10**9,
+        gradients=4 * 10**9,
+        moments=8 * 10**9,
+        step=0,
+        peaks=((1, 10**9), (2, 3 * 10**9)),
+        recorded=0,
+    ),
+    acting=2 * 10**9,
+    all_acting=9 * 10**9,
+    envs=64,
+)
+"""16 GB are held; learning from a row takes 1 GB more, acting in one environment 2 GB."""
 
 
 def test_symmetric_ranks_win_on_two_cores_where_everything_divides():
@@ -158,3 +175,29 @@ def test_collecting_while_learning_needs_two_accelerators() -> None:
     costs = Costs(step=LinearCost(0.01), inference=LinearCost(0.01), update=LinearCost(0.01))
     with refuses("plan-infeasible", "mode=sync"):
         choose_allocation(costs, Resources(8, devices=1), AHEAD[0])
+
+
+def test_no_allocation_goes_below_the_counted_memory() -> None:
+    """Costs that know of less do not hide it; on cores all ranks share the memory of the host."""
+    costs, work = Costs(LinearCost(1), LinearCost(1), LinearCost(1), policy_memory=LinearCost(5e9)), Workload(64, 4)
+    two = Allocation("colocated", 2)
+    assert predict_candidate(costs, two, Resources(2, 2, device_memory=18e9), work, POLICY).memory == 18e9
+    assert predict_candidate(costs, two, Resources(2, memory=40e9), work, POLICY).memory == 36e9
+    for resources, least in ((Resources(8, 8, device_memory=17e9), 18.0), (Resources(2, memory=17e9), 18.0)):
+        with refuses("plan-infeasible", least, 17.0, "counted"):
+            choose_allocation(costs, resources, work, policy=POLICY)
+    chosen = choose_allocation(costs, Resources(2, memory=20e9), work, policy=POLICY)
+    assert chosen.best.allocation.ranks == 1
+    assert {"counted" in each.why_not for each in chosen.others if each.allocation.ranks == 2} == {True}
+    costs = replace(costs, policy_memory=LinearCost(19e9))
+    assert predict_candidate(costs, two, Resources(2, 2), work, POLICY).memory == 19e9, "measured, and more"
+
+
+def test_counted_memory_follows_who_acts_and_who_shares() -> None:
+    alone, four = Allocation("colocated", 1), Allocation("colocated", 4)
+    assert POLICY.least(alone) == POLICY.least(four) == 18e9
+    assert POLICY.least(replace(four, rollout_workers=4)) == 17e9, "ranks do not act"
+    assert replace(POLICY, sharded=True).least(four) == (4 + 1 + 2 + 2) * 1e9, "weights are whole"
+    check_host(POLICY, Resources(2, memory=18e9))
+    with refuses("plan-infeasible", "18 GB", "17.9 GB"):
+        check_host(POLICY, Resources(2, memory=17.9e9))
