@@ -64,9 +64,9 @@ def check_sizes(config: Any, may_be_zero: Collection[str] = ()) -> None:
 
 def read_shapes(shapes: Shapes, language: str, vision: str) -> dict[str, int]:
     """Return the sizes of a flow network that tensor shapes determine; see `read_towers`."""
-    actions = shapes["action_in_proj.weight"]
-    expert = {"expert_width": actions[0], "expert_hidden": shapes["expert.layers.0.mlp.up_proj.weight"][0]}
-    return read_towers(shapes, language, vision) | expert | {"action_dim": actions[1]}
+    found, (width, entries) = read_towers(shapes, language, vision), shapes["action_in_proj.weight"]
+    expert = {"expert_width": width, "expert_hidden": shapes["expert.layers.0.mlp.up_proj.weight"][0]}
+    return found | expert | {"action_dim": entries}
 
 
 def read_towers(shapes: Shapes, language: str, vision: str) -> dict[str, int]:
