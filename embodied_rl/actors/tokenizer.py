@@ -1,5 +1,6 @@
 """Conversion of texts to token ids: by the tasks' words, or by the tokenizer of a language model."""
 
+import json
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -61,6 +62,16 @@ def tokenize_pieces(texts: Sequence[str], tokenizer: str, length: int) -> Ids:
 def count_ids(tokenizer: str) -> int:
     """Return the number of ids of a tokenizer, given the content of its tokenizer.json."""
     return load_tokenizer(tokenizer).get_vocab_size()
+
+
+def drop_added_tokens(tokenizer: str, rows: int) -> str:
+    """Return a tokenizer.json without added tokens whose id is not below `rows`.
+
+    PaliGemma's has `<image>` as the first id after the rows of π0's table of words; in a prompt it is then plain text.
+    """
+    content = json.loads(tokenizer)
+    content["added_tokens"] = [token for token in content.get("added_tokens") or () if token["id"] < rows]
+    return json.dumps(content, ensure_ascii=False)
 
 
 @lru_cache(maxsize=4)

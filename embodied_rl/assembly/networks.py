@@ -114,6 +114,8 @@ def _make_embodiment(
         with name_file(source):
             loaded = tokenizer.load_tokenizer(tokenizer_text)  # to check that it can be
         cls.check_tokenizer(options, loaded)
+        if cls.READS_INSTRUCTIONS and tokenizer.count_ids(tokenizer_text) > options.vocabulary:
+            tokenizer_text = tokenizer.drop_added_tokens(tokenizer_text, options.vocabulary)
     views = fitting.match_views(found, spec, node.cameras)
     file = None if node.statistics in (None, find_asset(node)) else str(assets.resolve_path(str(node.statistics)))
     statistics = fitting.choose_statistics(found, spec, file)

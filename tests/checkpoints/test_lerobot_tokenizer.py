@@ -119,3 +119,22 @@ def test_a_tokenizer_that_was_used_gives_the_same_actions(family: str, tmp_path:
     inputs = robot.inputs(observed("pick up"), network)
     assert torch.equal(inputs.tokens, expected.tokens)
     assert torch.equal(velocity(network, inputs), velocity(network, expected))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_added_token_beyond_the_networks_words_is_plain_text(family: str, tmp_path: Path) -> None:
+    """PaliGemma's tokenizer has `<image>` as id 257,152, one more than the table of π0 and π0.5 has rows."""
+    folder = folder_of(family, tmp_path)
+    network, robot = attach_any(folder, family)
+    rows, file = network.config.vocabulary, folder / "tokenizer/tokenizer.json"
+    expected = robot.inputs(observed("pick up"), network)
+    content = json.loads(file.read_text())
+    extra = {"id": rows, "content": "<image>", "special": True}
+    content["added_tokens"] += [content["added_tokens"][0] | extra]
+    content["model"]["vocab"] |= {f"word{index}": index for index in range(len(content["model"]["vocab"]), rows)}
+    file.write_text(json.dumps(content))
+    network, robot = attach_any(folder, family)
+    assert torch.equal(robot.inputs(observed("pick up"), network).tokens, expected.tokens)
+    assert robot.inputs(observed("an <image>"), network).tokens.max() < rows
+    again = exported(save(tmp_path / "policy.safetensors", family, network, robot), "lerobot", tmp_path / "again")
+    assert (again / "tokenizer/tokenizer.json").read_bytes() == file.read_bytes(), "as it was"
