@@ -19,8 +19,8 @@ TOKENS = "sequence/tokens"
 
 
 class SequenceActor(HeadActor):
-    """A policy of sequences; it explores by drawing each token from softmax(logits / temperature), each by a random
-    number of its own, and deploys the likeliest tokens."""
+    """Explores by drawing each token from softmax(logits / temperature), by a separate random number, and deploys the
+    likeliest tokens."""
 
     CHOICE, CHOICE_TYPE, STRENGTH = TOKENS, torch.int64, "temperature"
     SAMPLER, CHOOSES = "tokens", "writes a chunk as a sequence of tokens"

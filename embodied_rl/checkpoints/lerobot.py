@@ -122,11 +122,11 @@ def _read_fast(folder: Path, config: Mapping[str, Any], step: Mapping[str, Any])
                 "needed.",
                 code="tokenizer-missing",
             )
-    told = place / "tokenizer_config.json"
+    settings = place / "tokenizer_config.json"
     return {
         "processor": foreign.parse_json(processor),
         "tokenizer": json.dumps(foreign.parse_json(place / "tokenizer.json"), separators=(",", ":")),
-        "tokenizer_config": foreign.parse_json(told) if told.is_file() else {},
+        "tokenizer_config": foreign.parse_json(settings) if settings.is_file() else {},
     }
 
 

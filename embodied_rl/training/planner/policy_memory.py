@@ -79,7 +79,7 @@ def count_policy(config: TrainConfig, resources: Resources) -> PolicyMemory:
 
 
 def report_policy(config: TrainConfig, resources: Resources) -> PolicyMemory | None:
-    """Count and describe a run's policy; if it cannot be counted here, tell why, and return None."""
+    """Count and describe a run's policy; if it cannot be counted here, print the reason and return None."""
     try:
         found = count_policy(config, resources)
     except (UserError, Unavailable) as error:

@@ -224,10 +224,10 @@ def check_tokenizer(config: Pi0FastConfig, tokenizer: Any) -> None:
     expected = find_ids(tokenizer)
     differing = [key for key, value in expected.items() if getattr(config, key) != value]
     if end is None or differing:
-        told = " ".join(f"policy.{key}={expected[key]}" for key in differing)
+        needed = " ".join(f"policy.{key}={expected[key]}" for key in differing)
         raise UserError(
-            f"The tokenizer has other ids than the network: by it {told}. Give policy.tokenizer=<file or folder>, that "
-            "of the language model the policy was made from.",
+            f"The tokenizer has other ids than the network: by it {needed}. Give policy.tokenizer=<file or folder>, "
+            "that of the language model the policy was made from.",
             code="tokenizer-does-not-fit",
         )
 

@@ -103,12 +103,10 @@ class Pi0Fast(PaliGemma, SequenceBackbone):
 
     def checkpoint_config(self, form: str, steps: int) -> dict[str, Any]:
         """Return the entries of lerobot's configuration, which decodes as many actions as it executes."""
-        config, told = (
-            self.config,
-            {} if self.source is None else json.loads(self.source.files.get("config.json", "{}")),
-        )
+        config = self.config
+        stored = {} if self.source is None else json.loads(self.source.files.get("config.json", "{}"))
         written = config.longest + len(config.opening)
-        names = {key: told[key] for key in ("text_tokenizer_name", "action_tokenizer_name") if key in told}
+        names = {key: stored[key] for key in ("text_tokenizer_name", "action_tokenizer_name") if key in stored}
         return names | {
             "paligemma_variant": "gemma_2b",
             "dtype": "float32",
@@ -121,9 +119,9 @@ class Pi0Fast(PaliGemma, SequenceBackbone):
 
     def lerobot_steps(self) -> dict[str, dict[str, Any]]:
         """Return lerobot's step that makes tokens of actions."""
-        told = self.checkpoint_config("lerobot", 1)
-        settings = {key: told[key] for key in ("max_action_tokens", "fast_skip_tokens")} | {"trust_remote_code": True}
-        settings["action_tokenizer_name"] = told.get("action_tokenizer_name", FOLDER)
+        config = self.checkpoint_config("lerobot", 1)
+        settings = {key: config[key] for key in ("max_action_tokens", "fast_skip_tokens")} | {"trust_remote_code": True}
+        settings["action_tokenizer_name"] = config.get("action_tokenizer_name", FOLDER)
         artifacts = {"action_tokenizer_name": FOLDER}
         return {"action_tokenizer_processor": {"config": settings, "artifacts": artifacts}}
 
