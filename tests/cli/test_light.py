@@ -1,9 +1,9 @@
 """`--help` and `list` answer at once, because they import nothing heavy."""
 
 import json
-import resource
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -11,13 +11,15 @@ from embodied_rl.cli.command import list_commands
 
 pytestmark = pytest.mark.process
 
-HEAVY = ("torch", "mujoco", "scipy", "tensorboard")
+HEAVY = ("torch", "mujoco", "scipy", "tensorboard", "ray", "transformers", "lerobot", "PIL")
 REPORT = f"""
 import json, sys
 from embodied_rl.cli.main import main
 code = main(sys.argv[1:])
-print(json.dumps([code, *(name for name in {HEAVY} if name in sys.modules)]))
+heavy = [name for name in {HEAVY} if name in sys.modules]
+print(json.dumps(dict(code=code, heavy=heavy, modules=len(sys.modules))))
 """
+MOST_MODULES = 700  # 565 with numpy and Hydra; torch alone brings 1,300
 
 
 @pytest.mark.thorough
@@ -32,21 +34,22 @@ print(json.dumps([code, *(name for name in {HEAVY} if name in sys.modules)]))
     ],
     ids=" ".join,
 )
-def test_answers_within_two_seconds_and_without_torch(arguments: list[str]) -> None:
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run(
-        [sys.executable, "-c", REPORT, *arguments], capture_output=True, text=True, timeout=200, check=True
-    )
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert json.loads(done.stdout.splitlines()[-1]) == [0]
-    processor_seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    assert processor_seconds < 2, f"{processor_seconds:.2f} s of processor time"
+def test_answers_without_heavy_imports(arguments: list[str]) -> None:
+    report, _ = _run(arguments)
+    assert report["code"] == 0
+    assert report["heavy"] == []
+    assert report["modules"] < MOST_MODULES
 
 
 @pytest.mark.thorough
 def test_tasks_are_listed_without_torch() -> None:
+    report, printed = _run(["list", "tasks"])
+    assert (report["code"], report["heavy"]) == (0, ["mujoco", "PIL"])
+    assert "embodied-rl list tasks isaaclab" in printed, "asking it would start Isaac Sim"
+
+
+def _run(arguments: list[str]) -> tuple[dict[str, Any], str]:
     done = subprocess.run(
-        [sys.executable, "-c", REPORT, "list", "tasks"], capture_output=True, text=True, timeout=200, check=True
+        [sys.executable, "-c", REPORT, *arguments], capture_output=True, text=True, timeout=200, check=True
     )
-    assert json.loads(done.stdout.splitlines()[-1]) == [0, "mujoco"]
-    assert "embodied-rl list tasks isaaclab" in done.stdout, "asking it would start Isaac Sim"
+    return json.loads(done.stdout.splitlines()[-1]), done.stdout
