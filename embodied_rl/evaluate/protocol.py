@@ -14,7 +14,7 @@ from embodied_rl.interfaces.sim import Array, Episode, Observation, SimulatorSpe
 from embodied_rl.reports.result import IN_DISTRIBUTION, EpisodeResult
 from embodied_rl.rollout import ablation
 from embodied_rl.rollout.delay import Delay
-from embodied_rl.rollout.episode_sampler import Purpose, derive_episode_seed, derive_noise_seed
+from embodied_rl.rollout.episode_sampler import Purpose, choose_tasks, derive_episode_seed, derive_noise_seed
 from embodied_rl.rollout.runner import EpisodeRunner, Observer, RunningEpisode
 from embodied_rl.runtime.processes.handle import Handle
 
@@ -188,10 +188,3 @@ def measure_smoothness(actions: Array) -> float:
     if len(actions) < 3:
         return 0.0
     return float(np.mean(np.square(np.diff(actions, n=2, axis=0))))
-
-
-def choose_tasks(spec: SimulatorSpec, task: str | None) -> list[int]:
-    """Return the numbers of the tasks with this name or family, or of all; raise `UserError` if it is unknown."""
-    if task is not None and task not in (known := [*spec.families, *(item.name for item in spec.tasks)]):
-        raise UserError(f"task: unknown task '{task}'.{suggest_name(task, known)}", code="task-unknown")
-    return [number for number, item in enumerate(spec.tasks) if task in (None, item.name, item.family)]

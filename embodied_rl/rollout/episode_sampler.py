@@ -7,6 +7,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_rl.config.freeze import suggest_name
 from embodied_rl.interfaces.curriculum import Curriculum, EpisodeRecord
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array, Episode, SimulatorSpec
@@ -35,6 +36,17 @@ def derive_episode_seed(purpose: Purpose, split: str, run_seed: int, index: int)
     return purposes.index(purpose) << _HASH_BITS | _hash(split, run_seed, index)
 
 
+def choose_tasks(spec: SimulatorSpec, task: str | None, key: str = "task") -> list[int]:
+    """Return the numbers of the tasks with this name or family, or of all.
+
+    Raises:
+        UserError: the task is unknown; it names the setting `key`.
+    """
+    if task is not None and task not in (known := [*spec.families, *(item.name for item in spec.tasks)]):
+        raise UserError(f"{key}: unknown task '{task}'.{suggest_name(task, known)}", code="task-unknown")
+    return [number for number, item in enumerate(spec.tasks) if task in (None, item.name, item.family)]
+
+
 def derive_noise_seed(purpose: Purpose, seed: int) -> int:
     """Derive the seed of the noise in the episodes of a purpose."""
     return derive_episode_seed(purpose, "noise", seed, 0)
@@ -48,13 +60,14 @@ class EpisodeSampler:
 
     A draw follows from the run's seed, the index and the weights; only `update` changes the weights. An episode that
     has begun keeps its task, and so do the episodes of its group that begin later. Without a curriculum, families are
-    drawn equally often, and so are the tasks of a family.
+    drawn equally often, and so are the tasks of a family. `task` limits the draw to one task, or to one family.
 
     With `late_starts` some groups begin near the end of an earlier failure; see `embodied_rl.rollout.late_starts`.
 
     Raises:
-        UserError: the split is unknown, the group size is below 1, groups are requested of a simulator that cannot
-            start episodes alike, late starts of one that cannot begin in mid-episode, or the weights are invalid.
+        UserError: the split or task is unknown, the group size is below 1, groups are requested of a simulator that
+            cannot start episodes alike, late starts of one that cannot begin in mid-episode, or the weights are
+            invalid, or 0 for all tasks that `task` selects.
     """
 
     def __init__(
@@ -65,6 +78,7 @@ class EpisodeSampler:
         group_size: int = 1,
         split: str = "train",
         purpose: Purpose = "train",
+        task: str | None = None,
         curriculum: Curriculum | None = None,
         late_starts: LateStartSettings | None = None,
     ):
@@ -86,7 +100,8 @@ class EpisodeSampler:
         self._spec, self._run_seed, self._split = spec, run_seed, split
         self._purpose: Purpose = purpose
         self._curriculum = curriculum or Uniform(UniformConfig(), spec)
-        self._weights = check_weights(self._curriculum, len(spec.tasks))
+        self._task, self._drawn = task, np.isin(np.arange(len(spec.tasks)), choose_tasks(spec, task, "train.task"))
+        self._weights = self._find_weights()
         self._late_starts = late_starts
         self._open: dict[int, tuple[int, int]] = {}  # partly begun group → its task, number of begun episodes
 
@@ -128,7 +143,7 @@ class EpisodeSampler:
             UserError: the curriculum gave invalid weights.
         """
         self._curriculum.update([record for record in finished if not record.late])
-        self._weights = check_weights(self._curriculum, len(self._spec.tasks))
+        self._weights = self._find_weights()
 
     def figures(self) -> dict[str, float]:
         """Return each family's sampling share and the effective number of tasks, for the log; nothing while uniform.
@@ -155,8 +170,16 @@ class EpisodeSampler:
         prefix = "episodes/curriculum/"
         own = {name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)}
         self._curriculum.load(own)
-        self._weights = check_weights(self._curriculum, len(self._spec.tasks))
+        self._weights = self._find_weights()
         self._open = {group: (task, begun) for group, task, begun in state["episodes/begun"].tolist()}
+
+    def _find_weights(self) -> NDArray[np.float64]:
+        weights = np.where(self._drawn, check_weights(self._curriculum, len(self._spec.tasks)), 0.0)
+        if not weights.any():
+            name = type(self._curriculum).__name__
+            message = f"curriculum: {name} gives no weight to train.task={self._task}, which alone is drawn"
+            raise UserError(message, code="curriculum-weights-invalid")
+        return weights / weights.max()
 
 
 def pick_position(weights: NDArray[np.float64], draw: int) -> int:

@@ -92,6 +92,7 @@ def make_sampler(config: TrainConfig, kind: SimulatorKind, needs: Needs) -> Epis
         kind.spec,
         config.seed,
         group_size=needs.group_size,
+        task=config.train.task,
         curriculum=curriculum,
         late_starts=find_late_starts(config.train),
     )

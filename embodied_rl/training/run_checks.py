@@ -247,7 +247,8 @@ def check_settings(config: TrainConfig) -> RunSize:
     check_limits(config)
     spec = SimulatorKind.find(config.sim).spec
     curriculum = build.build_curriculum(config.curriculum, spec)
-    sampler = EpisodeSampler(spec, config.seed, curriculum=curriculum, late_starts=find_late_starts(config.train))
+    late_starts = find_late_starts(config.train)
+    sampler = EpisodeSampler(spec, config.seed, task=config.train.task, curriculum=curriculum, late_starts=late_starts)
     check_late_starts(config, needs)
     sampler.make_late_starts(0, build.outline_backbone(config.policy, spec)[1].executed)
     check_preload(config, needs, spec)

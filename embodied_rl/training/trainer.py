@@ -176,7 +176,7 @@ class Trainer:
         Evaluations with the purpose "select" choose a checkpoint, so their time counts as training time.
         """
         began = time.perf_counter()
-        listed = enumerate_episodes(self.spec, "eval", episodes, purpose=purpose)
+        listed = enumerate_episodes(self.spec, "eval", episodes, self.config.train.task, purpose)
         mine = listed[self.ranks.rank :: self.ranks.size]
         evaluators, executed = self.parts.evaluators, self.actor.embodiment.executed
         envs = count_evaluation_envs(self.config, self.ranks) // len(evaluators)

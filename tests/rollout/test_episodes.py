@@ -140,6 +140,30 @@ def test_weights_that_cannot_be_drawn_from_are_refused(weights: list[float]) -> 
         sampler.update([])
 
 
+def test_only_the_chosen_task_or_family_is_drawn_by_the_weights_of_the_curriculum() -> None:
+    family = EpisodeSampler(SPEC, 0, task="lift", curriculum=Given([9, 3, 0, 1], [9, 0, 2, 2]))
+    counts = np.bincount([family.episode(index).task for index in range(4000)], minlength=4)
+    assert not counts[[0, 2]].any()
+    assert scipy.stats.binomtest(counts[1], 4000, 3 / 4).pvalue > 1e-4
+    family.update([])
+    assert {family.episode(index).task for index in range(100)} == {2, 3}
+    resumed = EpisodeSampler(SPEC, 0, task="lift", curriculum=Given([9, 0, 2, 2]))
+    resumed.load(family.state())
+    assert [resumed.episode(index) for index in range(100)] == [family.episode(index) for index in range(100)]
+    one = EpisodeSampler(SPEC, 0, task="lift2")
+    assert {one.episode(index).task for index in range(100)} == {3}
+
+
+def test_a_task_that_cannot_be_drawn_is_refused() -> None:
+    with refuses("task-unknown", "train.task", "Did you mean 'lift'?"):
+        EpisodeSampler(SPEC, 0, task="lfit")
+    with refuses("curriculum-weights-invalid", "no weight to train.task=push"):
+        EpisodeSampler(SPEC, 0, task="push", curriculum=Given([0, 1, 1, 1]))
+    sampler = EpisodeSampler(SPEC, 0, task="push", curriculum=Given([1, 1, 1, 1], [0, 1, 1, 1]))
+    with refuses("curriculum-weights-invalid", "no weight to train.task=push"):
+        sampler.update([])
+
+
 def test_an_update_changes_only_episodes_that_have_not_begun() -> None:
     """Groups of three: of group 0 all have begun, of group 1 one, of group 2 none."""
     sampler = EpisodeSampler(SPEC, 0, group_size=3, curriculum=Given([1, 0, 0, 0], [0, 0, 0, 1], [0, 1, 0, 0]))

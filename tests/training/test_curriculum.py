@@ -1,5 +1,6 @@
 """Runs with feedback: ranks agree, weights are logged, and another package's curriculum is one file and one name."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -50,3 +51,17 @@ def test_weights_are_logged_where_they_differ(typed: Callable[..., Any], tmp_pat
     assert code == 0, err
     for row in figures(next((tmp_path / "runs").glob("*/*"))):
         assert row["curriculum/effective_tasks"] == 1 and row["curriculum/weight/go"] == 1
+
+
+def test_one_task_is_trained_and_evaluated(typed: Callable[..., Any], tmp_path: Path) -> None:
+    settings = (*SMALL, *REACHING, "plan.ranks=1")
+    code, _, err = typed("train", *settings, "train.task=lfet", "--dry-run")
+    assert code == 2 and "train.task: unknown task 'lfet'. Did you mean 'left'?" in err
+    code, _, err = typed("train", *settings, "train.task=left")
+    assert code == 0, err
+    run = next((tmp_path / "runs").glob("*/*"))
+    for row in figures(run):
+        assert row["curriculum/effective_tasks"] == 1
+    for report in (run / "report.json", run / "eval/before/report.json"):
+        content = json.loads(report.read_text())
+        assert list(content["tasks"]) == ["left"] and content["success"]["episodes"] == len(content["episodes"]) > 1
