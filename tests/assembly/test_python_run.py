@@ -9,7 +9,7 @@ from tests.support.refusals import refuses
 pytestmark = [pytest.mark.thorough, pytest.mark.process]
 SMALL = (
     "plan=colocated", "plan.ranks=1", "sim.num_envs=4", "train.iterations=1", "train.decisions=4", "train.eval_every=0",
-    "train.final_episodes=7", "policy.checkpoint=null", "algo.minibatch=16", "algo.epochs=1",
+    "train.eval_episodes=4", "train.final_episodes=7", "policy.checkpoint=null", "algo.minibatch=16", "algo.epochs=1",
 )  # fmt: skip
 
 

@@ -29,7 +29,7 @@ MOST, LONGEST = 80, 135
 """Lines of a tutorial's files, together, and of its page."""
 BLOCK = re.compile(r"(?:^`([^`\n]+)`[^\n]*:\n\n)?^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 """A block, with the path of its file where the line before it begins with one."""
-RUNS = ("train.iterations=1", "train.decisions=4", "train.final_episodes=4", "sim.num_envs=4")
+RUNS = ("train.iterations=1", "train.decisions=4", "train.eval_episodes=4", "train.final_episodes=4", "sim.num_envs=4")
 CLONES = ("algo.demonstrations=4", "algo.finetune_steps=4", "eval_episodes=4")
 EXTRAS = {"lerobot": "pyarrow", "view": "rerun", "serve": "websockets"}
 """Extra of embodied-rl → a package that it installs."""

@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.packaging, pytest.mark.process]
 
 SHORT = {
     "sft": "eval_episodes=128",
-    "train": "train.iterations=2 train.final_episodes=32 logger=json",
+    "train": "train.iterations=2 train.eval_episodes=32 train.final_episodes=32 logger=json",
     "eval": "episodes=32 video.episodes=0 video.best=0 video.worst=0",
 }
 """What is added to each command, so that it ends within seconds."""

@@ -20,6 +20,7 @@ TINY = (
     "train.iterations=1",
     "train.decisions=2",
     "train.eval_every=0",
+    "train.eval_episodes=8",
     "train.final_episodes=8",
     "sim.num_envs=8",
     "seed=3",

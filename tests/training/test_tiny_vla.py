@@ -47,11 +47,7 @@ def test_reinforcement_learning_improves_a_tiny_pi05(tmp_path: Path) -> None:
     taught = ("algo=sft_vla", "algo.finetune_lr=2e-3", "algo.finetune_steps=5000", "algo.draws=8", "eval_episodes=64")
     typed(tmp_path, "sft", *plain, *shown, *taught)
     (cloned,) = (tmp_path / "runs" / "sft").iterdir()
-    tasks = (
-        "curriculum=weighted",
-        "curriculum.weights={push: 0, pick: 0, put: 0, press: 1}",
-        "train.time_limit=terminal",
-    )
+    tasks = ("train.task=press", "train.time_limit=terminal")
     sizes = ("sim.num_envs=64", "train.decisions=20", "train.iterations=60", "train.eval_every=0", "plan=colocated")
     learning = ("policy.train=expert", "algo.lr=3e-4", "algo.epochs=3", "plan.ranks=1", "train.final_episodes=4")
     typed(tmp_path, "train", *plain, f"policy.checkpoint={cloned}", *tasks, *sizes, *learning)
