@@ -1,1 +1,1 @@
-"""Measurements behind the figures in docs/results.md: `python -m tests.benchmarks <name> key=value…`."""
+"""Measurements behind the figures in docs/measurements.md: `python -m tests.benchmarks <name> key=value…`."""
