@@ -80,7 +80,9 @@ def close(found: list[list[int]], network: Pi0Fast) -> Tensor:
     return torch.tensor([[*ids, *[network.choices] * (network.longest - len(ids))] for ids in found])
 
 
-def folder(path: Path, *, spoil: str = "raise SystemExit('code was run')", **changes: Any) -> Path:
+def folder(
+    path: Path, *, spoil: str = "raise SystemExit('code was run')", stats: dict[str, Any] | None = None, **changes: Any
+) -> Path:
     """A folder such as lerobot's training leaves behind, with the recipe's weights; `spoil` is its Python file."""
     network = build_network()
     shapes = {
@@ -89,7 +91,7 @@ def folder(path: Path, *, spoil: str = "raise SystemExit('code was run')", **cha
     }
     weights = {name: torch.from_numpy(value) for name, value in recipe.weights(shapes).items()}
     modes = dict.fromkeys(("STATE", "ACTION"), "MEAN_STD")
-    building.lerobot(path, "pi05", weights=weights, modes=modes)
+    building.lerobot(path, "pi05", weights=weights, modes=modes, stats=stats)
     told = json.loads((path / "config.json").read_text())
     told = {key: value for key, value in told.items() if key not in ("num_inference_steps", "min_period", "max_period")}
     own = {

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from safetensors.torch import load_file
 from embodied_rl.checkpoints.policy_file import read_metadata
 from embodied_rl.training.trainer import Trainer
 from tests.support import building_checkpoints as building
+from tests.support import small_fast
 from tests.support.building_checkpoints import EMBEDDING, HEAD, lerobot, openpi
 from tests.support.running import REACHING, SMALL, assert_same
 from tests.support.using_checkpoints import attach, save
@@ -27,14 +29,19 @@ RUN = (
 )  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """π0 for the robot of the simulator "reaching": three state entries, two actions, one of three cameras."""
+def know_reaching() -> dict[str, Any]:
+    """Statistics for the robot of the simulator "reaching": three state entries, two actions."""
     known = {name: building.sizes.statistics(name, dims) for name, dims in (("state", 3), ("action", 2))}
     for values in known.values():
         for key in values:
             values[key][-1] = {"mean": 0.0, "std": 1.0}.get(key, 0.0)
-    return lerobot(tmp_path_factory.mktemp("formats") / "folder", "pi0", stats=known)
+    return known
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """π0 for that robot, with one of three cameras."""
+    return lerobot(tmp_path_factory.mktemp("formats") / "folder", "pi0", stats=know_reaching())
 
 
 @pytest.mark.process
@@ -79,6 +86,23 @@ def test_train_resume_evaluate_and_write_back(
     assert all((folder / name).read_bytes() == (tmp_path / "back" / name).read_bytes() for name in same)
     written = json.loads((tmp_path / "back/config.json").read_text())
     assert written == json.loads((folder / "config.json").read_text()) | {"n_action_steps": 3}
+
+
+@pytest.mark.process
+def test_pi0_fast_is_trained_evaluated_and_written_back(typed: Typed, tmp_path: Path) -> None:
+    fast = small_fast.folder(tmp_path / "fast", stats=know_reaching())
+    told = json.loads((fast / "config.json").read_text())
+    told["output_features"]["action"]["shape"] = [2]
+    (fast / "config.json").write_text(json.dumps(told))
+    policy = ("policy=pi0_fast", f"policy.checkpoint={fast}", CAMERAS, "policy.vision_heads=2")
+    learning = ("algo=ppo", "algo.sampler.name=tokens", "algo.level=chunk")
+    assert succeeded(typed(*RUN, *policy, *learning))
+    (run,) = (tmp_path / "runs" / "train").iterdir()
+    assert succeeded(typed("eval", f"policy={run}", "episodes=3", "video.episodes=0", "plan=sync", "out=seen"))
+    assert json.loads((tmp_path / "seen/report.json").read_text())["success"]["episodes"] == 3
+    assert "lerobot checkpoint of pi0_fast in back" in succeeded(typed("export", f"checkpoint={run}", "out=back"))
+    old, new = load_file(fast / "model.safetensors"), load_file(tmp_path / "back/model.safetensors")
+    assert old.keys() == new.keys() and any(not torch.equal(old[name], new[name]) for name in old)
 
 
 def succeeded(result: tuple[int, str, str]) -> str:
