@@ -12,8 +12,8 @@ from torch.nn.functional import pad
 
 from embodied_rl.actors import tokenizer
 from embodied_rl.config.freeze import freeze_config
+from embodied_rl.interfaces.backbone import FlowBackbone, PolicyInput
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.policy import FlowBackbone, PolicyInput
 from embodied_rl.interfaces.robot import Body
 from embodied_rl.interfaces.sim import Observation, SimulatorSpec
 

@@ -28,17 +28,9 @@ from embodied_rl.actors.network_actor import (
     select_entries,
 )
 from embodied_rl.actors.start_noise import StartNoise
+from embodied_rl.interfaces.backbone import Context, FlowBackbone, TensorSpec, copy_to
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.policy import (
-    Context,
-    Decision,
-    Evaluation,
-    FlowBackbone,
-    NoiseKeys,
-    TensorSpec,
-    Trace,
-    copy_to,
-)
+from embodied_rl.interfaces.policy import Decision, Evaluation, NoiseKeys, Trace
 from embodied_rl.interfaces.sim import Observation
 from embodied_rl.mathematics.flow.noise import NoiseStream, draw_normal
 from embodied_rl.mathematics.flow.transition import Committed, give_times

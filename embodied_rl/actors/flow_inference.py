@@ -15,8 +15,9 @@ from torch.nn.functional import pad
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.network_actor import Keep, NetworkActor, autocast_method
 from embodied_rl.actors.start_noise import StartNoise
+from embodied_rl.interfaces.backbone import Context, FlowBackbone
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.policy import Context, FlowBackbone, NoiseKeys
+from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.interfaces.sim import Observation
 from embodied_rl.mathematics.flow.continuation import PlannedActions, guide_sample, replace_sample, weigh_plan
 from embodied_rl.mathematics.flow.noise import NoiseStream, draw_normal

@@ -9,8 +9,8 @@ from embodied_rl.actors.flow import FlowActor
 from embodied_rl.actors.kinds import ActorSettings
 from embodied_rl.actors.placement import place_actor
 from embodied_rl.actors.start_noise import StartNoise
+from embodied_rl.interfaces.backbone import FlowBackbone
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.policy import FlowBackbone
 from embodied_rl.mathematics.flow.sampler import FlowNoise, FlowSDE, Sampler
 from embodied_rl.schema import SamplerNode
 

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from embodied_rl.actors.head import HeadActor, HeadKind
-from embodied_rl.interfaces.policy import Context, GaussianBackbone, NoiseKeys
+from embodied_rl.interfaces.backbone import Context, GaussianBackbone
+from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.mathematics.flow.noise import NoiseStream, draw_normal
 
 DRAWN = "gaussian/actions"

@@ -29,8 +29,9 @@ from embodied_rl.actors.network_actor import (
 )
 from embodied_rl.actors.placement import place_actor
 from embodied_rl.actors.start_noise import StartNoise
+from embodied_rl.interfaces.backbone import Backbone, Context, TensorSpec, copy_to
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.policy import Backbone, Context, Decision, Evaluation, NoiseKeys, TensorSpec, Trace, copy_to
+from embodied_rl.interfaces.policy import Decision, Evaluation, NoiseKeys, Trace
 from embodied_rl.interfaces.sim import Observation
 
 

@@ -13,8 +13,9 @@ from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.kinds import ActorSettings
 from embodied_rl.actors.network_actor import NetworkActor, autocast_method, check_fit
 from embodied_rl.actors.start_noise import StartNoise
+from embodied_rl.interfaces.backbone import ImitationBackbone
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.policy import Decision, ImitationBackbone, NoiseKeys
+from embodied_rl.interfaces.policy import Decision, NoiseKeys
 from embodied_rl.interfaces.sim import Observation
 from embodied_rl.mathematics.flow.noise import NoiseStream, draw_normal
 

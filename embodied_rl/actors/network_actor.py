@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from embodied_rl.actors.critics import Critic, CriticNeed
 from embodied_rl.actors.embodiment import Embodiment
+from embodied_rl.interfaces.backbone import Backbone, Context, PolicyInput, TensorSpec
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.policy import Actor, Backbone, Context, PolicyInput, TensorSpec, Trace
+from embodied_rl.interfaces.policy import Actor, Trace
 from embodied_rl.interfaces.sim import Observation
 
 PRIVILEGED = "input/privileged"

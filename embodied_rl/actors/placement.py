@@ -9,8 +9,8 @@ from torch import Tensor
 
 from embodied_rl.actors.flow import FlowActor
 from embodied_rl.actors.network_actor import NetworkActor
+from embodied_rl.interfaces.backbone import Backbone, Context
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.policy import Backbone, Context
 from embodied_rl.schema import PolicyNode
 
 AnyActor = TypeVar("AnyActor", bound=NetworkActor)

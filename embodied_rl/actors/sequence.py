@@ -12,7 +12,8 @@ from torch import Tensor
 
 from embodied_rl.actors.head import HeadActor, HeadKind
 from embodied_rl.actors.token import draw_uniform, invert
-from embodied_rl.interfaces.policy import Context, NoiseKeys, SequenceBackbone, TensorSpec
+from embodied_rl.interfaces.backbone import Context, SequenceBackbone, TensorSpec
+from embodied_rl.interfaces.policy import NoiseKeys
 
 TOKENS = "sequence/tokens"
 """Entry of a trace: the chosen tokens int64 [M]."""

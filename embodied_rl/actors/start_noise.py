@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from embodied_rl.config.freeze import at_least
-from embodied_rl.interfaces.policy import PolicySpec
+from embodied_rl.interfaces.backbone import PolicySpec
 
 LOG_STD = (-5.0, 1.0)
 """Range of the logarithm of the std before tanh."""

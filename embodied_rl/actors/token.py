@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from embodied_rl.actors.head import HeadActor, HeadKind
-from embodied_rl.interfaces.policy import Context, NoiseKeys, TokenBackbone
+from embodied_rl.interfaces.backbone import Context, TokenBackbone
+from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.mathematics.flow.noise import NoiseStream, as_uniform, draw_words
 
 BINS = "token/bins"

@@ -27,10 +27,11 @@ from embodied_rl.checkpoints.policy_file import (
 )
 from embodied_rl.config import assets, plugins
 from embodied_rl.interfaces.algorithm import Algorithm, AlgorithmKind, Needs
+from embodied_rl.interfaces.backbone import FlowBackbone
 from embodied_rl.interfaces.curriculum import Curriculum
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.foreign_checkpoint import ForeignCheckpoint
-from embodied_rl.interfaces.policy import Actor, FlowBackbone
+from embodied_rl.interfaces.policy import Actor
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.rollout.policy_worker import PolicyWorker, RemotePolicy
 from embodied_rl.runs import other_files

@@ -22,8 +22,8 @@ from embodied_rl.checkpoints.foreign import FoundCheckpoint, read_prefix_length
 from embodied_rl.checkpoints.policy_file import PolicyMetadata, check_config
 from embodied_rl.config import assets
 from embodied_rl.config.freeze import freeze_config
+from embodied_rl.interfaces.backbone import FlowBackbone
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.policy import FlowBackbone
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.schema import PolicyNode
 from embodied_rl.system.untrusted_files import name_file

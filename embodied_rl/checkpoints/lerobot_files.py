@@ -24,8 +24,8 @@ from embodied_rl.actors.embodiment import Embodiment, Normalisation
 from embodied_rl.checkpoints.lerobot import ACTION, AFTER, BEFORE, CONFIG, FAST, IMAGES, KINDS, STATE
 from embodied_rl.checkpoints.lerobot_processors import ABSOLUTE, RELATIVE, TOKENIZER
 from embodied_rl.checkpoints.weight_names import CheckpointSource, as_foreign
+from embodied_rl.interfaces.backbone import Backbone
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.policy import Backbone
 
 EPSILON = 1e-8
 FOLDER, KEY = "tokenizer", "tokenizer_name"

@@ -15,8 +15,8 @@ from embodied_rl.actors.learning.checkpoint import CheckpointError, damaged_erro
 from embodied_rl.checkpoints import foreign, unsupported
 from embodied_rl.checkpoints.foreign import FoundCheckpoint, FoundStatistics
 from embodied_rl.checkpoints.weight_names import CheckpointSource, as_foreign
+from embodied_rl.interfaces.backbone import FlowBackbone
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.policy import FlowBackbone
 from embodied_rl.system.untrusted_files import shorten
 
 CAMERAS = ("base_0_rgb", "left_wrist_0_rgb", "right_wrist_0_rgb")

@@ -24,7 +24,7 @@ from embodied_rl.checkpoints import foreign
 from embodied_rl.checkpoints.foreign import FoundCheckpoint, FoundStatistics, TensorEntry, TensorFiles
 from embodied_rl.checkpoints.weight_names import CheckpointSource, as_foreign
 from embodied_rl.config.freeze import suggest_name
-from embodied_rl.interfaces.policy import Backbone
+from embodied_rl.interfaces.backbone import Backbone
 from embodied_rl.system.untrusted_files import name_file, shorten
 
 CONFIG, PREPROCESSOR, STATISTICS = "config.json", "preprocessor_config.json", "dataset_statistics.json"

@@ -21,8 +21,8 @@ from embodied_rl.actors.learning.trainable import ADAPTER, list_adapters, read_a
 from embodied_rl.checkpoints import detection, weight_names
 from embodied_rl.checkpoints.lerobot import CONFIG
 from embodied_rl.checkpoints.weight_names import PREFIX, as_foreign
+from embodied_rl.interfaces.backbone import FlowBackbone
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.policy import FlowBackbone
 
 SETTINGS, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 WRAPPED = "base_model.model."

@@ -33,7 +33,8 @@ from embodied_rl.checkpoints.foreign import check_shapes, parse_prefix_length
 from embodied_rl.checkpoints.weight_names import CheckpointSource, build_empty, explain_sizes
 from embodied_rl.config import plugins
 from embodied_rl.config.freeze import freeze_config
-from embodied_rl.interfaces.policy import Actor, FlowBackbone, PolicySpec
+from embodied_rl.interfaces.backbone import FlowBackbone, PolicySpec
+from embodied_rl.interfaces.policy import Actor
 from embodied_rl.schema import LoraNode
 from embodied_rl.system.atomic_write import make_folder, replace_file
 from embodied_rl.system.untrusted_files import check_name, name_file, parse_json, shorten

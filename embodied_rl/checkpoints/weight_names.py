@@ -18,9 +18,9 @@ from torch import Tensor
 from embodied_rl.actors.embodiment import Normalisation
 from embodied_rl.actors.learning.checkpoint import CheckpointError, damaged_error, separate_tensors, unsupported_error
 from embodied_rl.checkpoints.foreign import FoundCheckpoint, write_prefix_length
+from embodied_rl.interfaces.backbone import Backbone, FlowBackbone
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.foreign_checkpoint import ForeignCheckpoint
-from embodied_rl.interfaces.policy import Backbone, FlowBackbone
 from embodied_rl.interfaces.sim import Unavailable
 from embodied_rl.system.untrusted_files import check_name, shorten
 

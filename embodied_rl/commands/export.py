@@ -28,9 +28,9 @@ from embodied_rl.checkpoints.foreign import SINGLE, write_prefix_length
 from embodied_rl.checkpoints.policy_file import PolicyMetadata, read_metadata
 from embodied_rl.checkpoints.weight_names import CheckpointSource, make_header, name_tensors
 from embodied_rl.config import assets, hub, plugins
+from embodied_rl.interfaces.backbone import FlowBackbone
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.foreign_checkpoint import ForeignCheckpoint
-from embodied_rl.interfaces.policy import FlowBackbone
 from embodied_rl.reports.comparison import REPORT
 from embodied_rl.reports.report import Report
 from embodied_rl.schema import ExportConfig

@@ -20,8 +20,8 @@ from embodied_rl.config import freeze as configuration
 from embodied_rl.config import plugins
 from embodied_rl.critic.evaluation.demonstration_filter import DemonstrationFilter, choose_filter
 from embodied_rl.critic.evaluation.filtered_demonstrations import filter_dataset, filter_recording
+from embodied_rl.interfaces.backbone import FlowBackbone
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.policy import FlowBackbone
 from embodied_rl.interfaces.sim import Episode, Operated, SimulatorSpec
 from embodied_rl.rollout.episode_sampler import EpisodeSampler, choose_tasks
 from embodied_rl.runs import provenance

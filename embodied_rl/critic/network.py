@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.config.freeze import at_least
+from embodied_rl.interfaces.backbone import FlowBackbone, PolicyInput
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.policy import FlowBackbone, PolicyInput
 from embodied_rl.interfaces.scene import DescribesScenes, Scene
 from embodied_rl.interfaces.sim import Array, Observation, SimulatorSpec
 

@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
-from embodied_rl.interfaces.policy import PolicyInput, PolicySpec
+from embodied_rl.interfaces.backbone import PolicyInput, PolicySpec
 
 
 @dataclass(frozen=True)

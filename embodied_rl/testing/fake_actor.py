@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from embodied_rl.interfaces.policy import Actor, Decision, Evaluation, NoiseKeys, TensorSpec, Trace
+from embodied_rl.interfaces.backbone import TensorSpec
+from embodied_rl.interfaces.policy import Actor, Decision, Evaluation, NoiseKeys, Trace
 from embodied_rl.interfaces.sim import Array, Observation, SimulatorSpec
 
 INITIAL_STD = 0.5

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn.parameter import UninitializedParameter
 
-from embodied_rl.interfaces.policy import Actor, Context, Decision, FlowBackbone, NoiseKeys, PolicyInput
+from embodied_rl.interfaces.backbone import Context, FlowBackbone, PolicyInput
+from embodied_rl.interfaces.policy import Actor, Decision, NoiseKeys
 from embodied_rl.interfaces.sim import Observation, SimulatorSpec
 
 ROWS = 3
@@ -20,7 +21,7 @@ CLOSE = 1e-4
 
 
 def check_backbone(build: Callable[[], FlowBackbone], *, vocabulary: int = 3) -> None:
-    """Check a backbone against `interfaces.policy`, on random inputs made from its spec.
+    """Check a backbone against `interfaces.backbone`, on random inputs made from its spec.
 
     Args:
         build: returns a new backbone; called once.

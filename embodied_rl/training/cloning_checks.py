@@ -8,8 +8,8 @@ from embodied_rl.actors.placement import check_placement, describe_placement, re
 from embodied_rl.assembly import build
 from embodied_rl.assembly.build import check_start_noise, outline_backbone
 from embodied_rl.assembly.networks import check_guidance
+from embodied_rl.interfaces.backbone import Backbone, FlowBackbone, ImitationBackbone
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.policy import Backbone, FlowBackbone, ImitationBackbone
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.schema import SftConfig

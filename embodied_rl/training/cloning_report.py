@@ -10,7 +10,7 @@ from embodied_rl.actors.kinds import deploy_actor
 from embodied_rl.evaluate.benchmark import describe_simulator
 from embodied_rl.evaluate.protocol import enumerate_episodes, evaluate_policy
 from embodied_rl.evaluate.video import film_episodes
-from embodied_rl.interfaces.policy import FlowBackbone
+from embodied_rl.interfaces.backbone import FlowBackbone
 from embodied_rl.reports.page import format_percent
 from embodied_rl.reports.report import Report
 from embodied_rl.reports.report_page import write_page

@@ -20,8 +20,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from embodied_rl.interfaces.backbone import Backbone, Context, FlowBackbone, PolicyInput, PolicySpec
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.policy import Backbone, Context, FlowBackbone, PolicyInput, PolicySpec
 from embodied_rl.interfaces.scene import Scene
 from embodied_rl_policies.vlm import MAX_LAYERS
 

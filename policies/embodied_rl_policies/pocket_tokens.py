@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from embodied_rl.interfaces.backbone import Context, TokenBackbone
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.policy import Context, TokenBackbone
 from embodied_rl_policies.pocket import Attention, FeedForward, PocketConfig, PocketPrefix
 
 

@@ -16,7 +16,8 @@ from embodied_rl.assembly.policy_factory import load_deployed
 from embodied_rl.checkpoints.policy_file import load_actor, save_actor, save_backbone
 from embodied_rl.config.freeze import thaw_config
 from embodied_rl.interfaces.algorithm import Needs
-from embodied_rl.interfaces.policy import FlowBackbone, NoiseKeys
+from embodied_rl.interfaces.backbone import FlowBackbone
+from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.interfaces.sim import Observation
 from embodied_rl.schema import PolicyNode, SamplerNode
 from embodied_rl_policies.pocket import Pocket

@@ -15,7 +15,8 @@ from embodied_rl.actors.learning import trainable
 from embodied_rl.actors.network_actor import FEATURES, IMAGE, PREFIX, STATE, TOKENS, Keep
 from embodied_rl.assembly import networks as assembled
 from embodied_rl.config import plugins
-from embodied_rl.interfaces.policy import NoiseKeys, PolicyInput, Trace
+from embodied_rl.interfaces.backbone import PolicyInput
+from embodied_rl.interfaces.policy import NoiseKeys, Trace
 from embodied_rl.interfaces.sim import Camera, SimulatorSpec, Task
 from embodied_rl.schema import PolicyNode, SamplerNode
 

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from embodied_rl.actors.flow import FlowActor
 from embodied_rl.benchmarks.stopwatch import TurnTimes, hold_one_thread, take_turns
-from embodied_rl.interfaces.policy import Context, FlowBackbone, PolicyInput, Trace
+from embodied_rl.interfaces.backbone import Context, FlowBackbone, PolicyInput
+from embodied_rl.interfaces.policy import Trace
 from embodied_rl.mathematics.flow.sampler import ode_sample
 from embodied_rl.runtime.ranks.collective import Ranks
 from embodied_rl.training.algorithms.batch import Batch

@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from embodied_rl.actors.learning.shape_tensors import ShapeMode
-from embodied_rl.interfaces.policy import PolicyInput
+from embodied_rl.interfaces.backbone import PolicyInput
 from tests.benchmarks import networks
 from tests.benchmarks.networks import NetworkSize
 

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from embodied_rl.interfaces.policy import Actor, Decision, Evaluation, NoiseKeys, TensorSpec, Trace
+from embodied_rl.interfaces.backbone import TensorSpec
+from embodied_rl.interfaces.policy import Actor, Decision, Evaluation, NoiseKeys, Trace
 from embodied_rl.interfaces.sim import Array, Camera, Episode, Observation, SimulatorSpec, Source, StepResult, Task
 
 EXECUTED = 4

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from embodied_rl.interfaces.policy import FlowBackbone, PolicyInput
+from embodied_rl.interfaces.backbone import FlowBackbone, PolicyInput
 from embodied_rl.interfaces.sim import Observation
 from tests.support import building_checkpoints as building
 from tests.support import pi_sizes as sizes

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from embodied_rl.actors.learning.trainable import choose_trainable
 from embodied_rl.assembly import build
 from embodied_rl.checkpoints import weight_names
+from embodied_rl.interfaces.backbone import FlowBackbone
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.policy import FlowBackbone
 from embodied_rl.schema import LoraNode
 from tests.support.building_checkpoints import lerobot, openpi, prefixed, tensors
 from tests.support.refusals import refuses

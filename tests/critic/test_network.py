@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from embodied_rl.critic.network import ProgressCritic
-from embodied_rl.interfaces.policy import FlowBackbone
+from embodied_rl.interfaces.backbone import FlowBackbone
 from embodied_rl_sims.tabletop.settings import TabletopConfig, spec_of
 from tests.support.critics import gather_some, make_critic
 from tests.support.refusals import refuses

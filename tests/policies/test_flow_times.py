@@ -5,7 +5,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from embodied_rl.interfaces.policy import Context, FlowBackbone, NoiseKeys
+from embodied_rl.interfaces.backbone import Context, FlowBackbone
+from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.mathematics.flow.sampler import FlowSDE
 from embodied_rl.testing.policy_contract import check_backbone, make_random_inputs
 from tests.support.flow_networks import NAMES, VOCABULARY, build, build_actor

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from embodied_rl.actors.flow import FlowActor
+from embodied_rl.interfaces.backbone import PolicyInput
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.policy import NoiseKeys, PolicyInput
+from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.mathematics.flow.sampler import FlowSDE
 from embodied_rl.testing.policy_contract import check_actor, check_backbone
 from embodied_rl_policies.gr00t import action_head, images, vision_language

@@ -21,7 +21,8 @@ from embodied_rl.actors.placement import place_actor
 from embodied_rl.actors.token import BINS, TokenActor, draw_uniform, invert
 from embodied_rl.actors.tokenizer import make_word_tokenizer
 from embodied_rl.interfaces.algorithm import Needs
-from embodied_rl.interfaces.policy import NoiseKeys, PolicyInput
+from embodied_rl.interfaces.backbone import PolicyInput
+from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.schema import AlgoNode, LoraNode, PolicyNode, SimNode, TrainConfig
 from embodied_rl.testing.policy_contract import check_actor, make_random_observation
 from embodied_rl.training import predicted_hours

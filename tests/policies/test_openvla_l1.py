@@ -17,7 +17,8 @@ from embodied_rl.actors.placement import place_actor
 from embodied_rl.actors.tokenizer import make_word_tokenizer
 from embodied_rl.checkpoints import detection
 from embodied_rl.commands import inspect
-from embodied_rl.interfaces.policy import NoiseKeys, PolicyInput
+from embodied_rl.interfaces.backbone import PolicyInput
+from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.interfaces.sim import Observation
 from embodied_rl.schema import InspectConfig, LoraNode, PolicyNode
 from embodied_rl.testing.policy_contract import check_actor, make_random_observation

@@ -14,7 +14,7 @@ from torch import Tensor
 from embodied_rl.actors import tokenizer
 from embodied_rl.actors.embodiment import Normalisation
 from embodied_rl.checkpoints import weight_names
-from embodied_rl.interfaces.policy import Context, PolicyInput
+from embodied_rl.interfaces.backbone import Context, PolicyInput
 from embodied_rl_policies.vlm import prepare_images
 from tests.support import pi_inputs
 from tests.support import pi_sizes as sizes

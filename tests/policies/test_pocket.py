@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from embodied_rl.interfaces.policy import PolicyInput
+from embodied_rl.interfaces.backbone import PolicyInput
 from embodied_rl.testing.contract import check_backbone
 from embodied_rl_policies import POLICIES
 from embodied_rl_policies.pocket import Attention, Pocket, make_pixel_grid, make_position_encoding, modulate

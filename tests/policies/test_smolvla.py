@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from embodied_rl.interfaces.policy import PolicyInput
+from embodied_rl.interfaces.backbone import PolicyInput
 from embodied_rl_policies.smolvla.policy import SmolVLA
 from embodied_rl_policies.vlm import prepare_images
 from tests.support import smolvla_sizes as sizes

@@ -13,8 +13,9 @@ from torch import Tensor
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.flow import FlowActor
 from embodied_rl.deployment.execution.executor import make_hold
+from embodied_rl.interfaces.backbone import TensorSpec
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.policy import Actor, Decision, NoiseKeys, TensorSpec
+from embodied_rl.interfaces.policy import Actor, Decision, NoiseKeys
 from embodied_rl.interfaces.sim import Array, Episode, Observation, Source, StepResult
 from embodied_rl.mathematics.flow.sampler import FlowSDE
 from embodied_rl.rollout.action_queue import ActionQueue, check_rollout_delay

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from embodied_rl.interfaces.policy import Actor, Decision, Evaluation, NoiseKeys, TensorSpec, Trace
+from embodied_rl.interfaces.backbone import TensorSpec
+from embodied_rl.interfaces.policy import Actor, Decision, Evaluation, NoiseKeys, Trace
 from embodied_rl.interfaces.sim import Observation
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collector import Collector

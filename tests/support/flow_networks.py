@@ -7,7 +7,7 @@ import torch
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.flow import FlowActor
 from embodied_rl.actors.tokenizer import make_word_tokenizer
-from embodied_rl.interfaces.policy import FlowBackbone
+from embodied_rl.interfaces.backbone import FlowBackbone
 from embodied_rl.interfaces.sim import Camera, Observation, SimulatorSpec, Task
 from embodied_rl.mathematics.flow.sampler import Sampler
 from embodied_rl.testing.policy_contract import make_random_observation

@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from embodied_rl.interfaces.policy import Context, GaussianBackbone
+from embodied_rl.interfaces.backbone import Context, GaussianBackbone
 from embodied_rl_policies.pocket import Pocket, PocketPrefix
 
 

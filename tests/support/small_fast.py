@@ -11,7 +11,7 @@ from torch import Tensor
 
 from embodied_rl.assembly import build
 from embodied_rl.checkpoints import weight_names
-from embodied_rl.interfaces.policy import PolicyInput
+from embodied_rl.interfaces.backbone import PolicyInput
 from embodied_rl.schema import PolicyNode
 from embodied_rl_policies.pi import fast_config
 from embodied_rl_policies.pi.pi0_fast import Pi0Fast, Pi0FastConfig

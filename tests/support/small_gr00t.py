@@ -12,7 +12,7 @@ from torch import Tensor
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.assembly import build
 from embodied_rl.checkpoints import weight_names
-from embodied_rl.interfaces.policy import Context, PolicyInput
+from embodied_rl.interfaces.backbone import Context, PolicyInput
 from embodied_rl.interfaces.sim import Camera, Observation, SimulatorSpec, Task
 from embodied_rl.mathematics.flow.sampler import ode_sample
 from embodied_rl.schema import PolicyNode

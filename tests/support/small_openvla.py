@@ -12,7 +12,7 @@ from torch import Tensor
 
 from embodied_rl.actors.embodiment import Embodiment, Normalisation
 from embodied_rl.assembly.build import build_backbone
-from embodied_rl.interfaces.policy import Context, PolicyInput
+from embodied_rl.interfaces.backbone import Context, PolicyInput
 from embodied_rl.interfaces.sim import Camera, SimulatorSpec, Task
 from embodied_rl.schema import PolicyNode
 from embodied_rl_policies.openvla.autoregressive import OpenVLA

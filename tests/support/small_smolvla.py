@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from embodied_rl.checkpoints import weight_names
-from embodied_rl.interfaces.policy import Context, PolicyInput
+from embodied_rl.interfaces.backbone import Context, PolicyInput
 from embodied_rl.mathematics.flow.sampler import ode_sample
 from embodied_rl_policies.smolvla.policy import SmolVLA
 from tests.support import recipe

@@ -9,7 +9,7 @@ from embodied_rl.actors.critics import make_critic
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.flow import FlowActor
 from embodied_rl.actors.start_noise import StartNoise, StartNoiseSettings
-from embodied_rl.interfaces.policy import Context, FlowBackbone, PolicyInput, PolicySpec
+from embodied_rl.interfaces.backbone import Context, FlowBackbone, PolicyInput, PolicySpec
 from embodied_rl.mathematics.flow.sampler import FlowSDE
 from tests.support.stored_actions import GOOD, SPEC
 

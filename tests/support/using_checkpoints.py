@@ -13,7 +13,7 @@ from embodied_rl.assembly import build
 from embodied_rl.checkpoints.policy_file import save_backbone
 from embodied_rl.commands import export
 from embodied_rl.config.freeze import thaw_config
-from embodied_rl.interfaces.policy import FlowBackbone, PolicyInput
+from embodied_rl.interfaces.backbone import FlowBackbone, PolicyInput
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.schema import ExportConfig, PolicyNode
 from tests.support import pi_sizes as sizes

@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from embodied_rl.interfaces.policy import Context, FlowBackbone, NoiseKeys, PolicyInput, PolicySpec
+from embodied_rl.interfaces.backbone import Context, FlowBackbone, PolicyInput, PolicySpec
+from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.testing.contract import check_actor, check_backbone
 from embodied_rl.testing.fakes import FakeSimulator, RowwiseFakeActor
 

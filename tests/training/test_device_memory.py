@@ -19,7 +19,7 @@ from embodied_rl.actors.learning import update_memory
 from embodied_rl.actors.learning.memory_budget import find_free_bytes
 from embodied_rl.actors.learning.update_memory import UpdateMemory
 from embodied_rl.commands import train
-from embodied_rl.interfaces.policy import PolicyInput
+from embodied_rl.interfaces.backbone import PolicyInput
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runtime.ranks.collective import choose_gpu
 from embodied_rl.runtime.simulators.kind import SimulatorKind

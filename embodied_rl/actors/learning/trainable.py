@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from embodied_rl.interfaces.backbone import FlowBackbone
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.policy import FlowBackbone
 from embodied_rl.schema import LoraNode
 
 ADAPTER = "default"

@@ -15,7 +15,8 @@ from torch import nn
 
 from embodied_rl.actors.learning.memory_budget import LiveBytes
 from embodied_rl.actors.learning.shape_tensors import ShapeMode
-from embodied_rl.interfaces.policy import Actor, TensorSpec, Trace
+from embodied_rl.interfaces.backbone import TensorSpec
+from embodied_rl.interfaces.policy import Actor, Trace
 
 FLOAT32 = torch.float32.itemsize
 ROWS = (1, 64, 2048)

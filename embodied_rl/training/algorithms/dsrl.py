@@ -41,7 +41,8 @@ from embodied_rl.actors.network_actor import PRIVILEGED
 from embodied_rl.actors.start_noise import StartNoiseSettings
 from embodied_rl.config.freeze import at_least
 from embodied_rl.interfaces.algorithm import Discount, Needs, join_states, split_state
-from embodied_rl.interfaces.policy import Context, Trace
+from embodied_rl.interfaces.backbone import Context
+from embodied_rl.interfaces.policy import Trace
 from embodied_rl.interfaces.sim import Array
 from embodied_rl.rollout.replay.experience import Replay
 from embodied_rl.runtime.ranks.collective import Ranks

@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from embodied_rl.interfaces.backbone import Context, FlowBackbone, PolicyInput, PolicySpec
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.foreign_checkpoint import ForeignCheckpoint
-from embodied_rl.interfaces.policy import Context, FlowBackbone, PolicyInput, PolicySpec
 from embodied_rl_policies.gr00t import config as sizes
 from embodied_rl_policies.gr00t import images, vision_language
 from embodied_rl_policies.gr00t.action_head import ActionHead, find_buckets

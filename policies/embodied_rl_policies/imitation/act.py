@@ -17,8 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from embodied_rl.interfaces.backbone import Context, PolicyInput
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.policy import Context, PolicyInput
 from embodied_rl_policies.imitation.common import ImitationConfig, ImitationPolicy
 from embodied_rl_policies.imitation.resnet import WIDTHS, FrozenBatchNorm, make_trunk
 

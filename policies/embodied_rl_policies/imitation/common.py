@@ -6,9 +6,9 @@ from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
+from embodied_rl.interfaces.backbone import ImitationBackbone, PolicyInput, PolicySpec
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.foreign_checkpoint import ForeignCheckpoint
-from embodied_rl.interfaces.policy import ImitationBackbone, PolicyInput, PolicySpec
 from embodied_rl_policies.imitation.resnet import IMAGENET_MEAN, IMAGENET_STD
 
 Shapes = Mapping[str, tuple[int, ...]]

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from embodied_rl.interfaces.policy import Context, PolicyInput
+from embodied_rl.interfaces.backbone import Context, PolicyInput
 from embodied_rl_policies.llama import (
     Angles,
     attend,

@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from embodied_rl.interfaces.backbone import Backbone, PolicyInput, PolicySpec, TokenBackbone
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.foreign_checkpoint import ForeignCheckpoint
-from embodied_rl.interfaces.policy import Backbone, PolicyInput, PolicySpec, TokenBackbone
 from embodied_rl_policies.native import make_decoder_layer, make_rms_norm
 from embodied_rl_policies.openvla import checkpoint
 from embodied_rl_policies.openvla.config import OpenVLAConfig

@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from embodied_rl.interfaces.backbone import Context, GaussianBackbone, PolicyInput
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.policy import Context, GaussianBackbone, PolicyInput
 from embodied_rl_policies.llama import group_mask, make_rotary_angles, run_layer
 from embodied_rl_policies.openvla.config import FILM, HORIZONS, TOWERS, OpenVLAOFTConfig, OpenVLAOFTL1Config
 from embodied_rl_policies.openvla.film import FilmedVisionBackbone, list_film_shapes, list_plain_shapes

@@ -17,9 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from embodied_rl.interfaces.backbone import Backbone, Context, FlowBackbone, PolicyInput, PolicySpec
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.foreign_checkpoint import ForeignCheckpoint
-from embodied_rl.interfaces.policy import Backbone, Context, FlowBackbone, PolicyInput, PolicySpec
 from embodied_rl_policies import native
 from embodied_rl_policies.pi.config import MAX_PERIOD, MIN_PERIOD, PiConfig, list_unused_shapes, read_sizes
 from embodied_rl_policies.vlm import embed_time, list_adapted, prepare_images, recompute_activations

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from embodied_rl.interfaces.policy import Context, PolicyInput
+from embodied_rl.interfaces.backbone import Context, PolicyInput
 from embodied_rl_policies.pi.config import PiConfig
 from embodied_rl_policies.pi.network import Angles, Pi, attend_expert, clean_text
 from embodied_rl_policies.vlm import end_line, recompute_activations

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from embodied_rl.interfaces.policy import Context
+from embodied_rl.interfaces.backbone import Context
 from embodied_rl_policies.pi.config import Pi05Config
 from embodied_rl_policies.pi.network import Angles, Pi, attend_expert, clean_text
 from embodied_rl_policies.vlm import recompute_activations

@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from embodied_rl.interfaces.backbone import Context, PolicyInput, PolicySpec, SequenceBackbone
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.policy import Context, PolicyInput, PolicySpec, SequenceBackbone
 from embodied_rl_policies.pi import fast_config
 from embodied_rl_policies.pi.fast import FastTokenizer
 from embodied_rl_policies.pi.fast_config import Pi0FastConfig

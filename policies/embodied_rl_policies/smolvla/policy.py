@@ -22,9 +22,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from embodied_rl.interfaces.backbone import Context, FlowBackbone, PolicyInput, PolicySpec
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.foreign_checkpoint import ForeignCheckpoint
-from embodied_rl.interfaces.policy import Context, FlowBackbone, PolicyInput, PolicySpec
 from embodied_rl_policies.native import make_connector, make_smolvlm_vision
 from embodied_rl_policies.smolvla import config as sizes
 from embodied_rl_policies.smolvla.config import SmolVLAConfig

@@ -13,7 +13,7 @@ from embodied_rl.actors.learning import trainable
 from embodied_rl.assembly import build, networks
 from embodied_rl.checkpoints.policy_file import load_network, read_metadata, save_backbone
 from embodied_rl.config.freeze import freeze_config, thaw_config
-from embodied_rl.interfaces.policy import FlowBackbone, PolicyInput
+from embodied_rl.interfaces.backbone import FlowBackbone, PolicyInput
 from embodied_rl.interfaces.sim import Camera, SimulatorSpec, Task
 from embodied_rl.schema import LoraNode, PolicyNode
 from embodied_rl_policies.pi.pi0 import Pi0

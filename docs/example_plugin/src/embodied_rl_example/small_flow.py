@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from embodied_rl.interfaces.backbone import Context, FlowBackbone, PolicyInput, PolicySpec
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.policy import Context, FlowBackbone, PolicyInput, PolicySpec
 
 CHANNELS = 16
 

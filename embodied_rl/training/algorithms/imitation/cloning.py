@@ -21,8 +21,7 @@ from torch import Tensor
 
 from embodied_rl.config.freeze import at_least
 from embodied_rl.interfaces.algorithm import Needs
-from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.policy import (
+from embodied_rl.interfaces.backbone import (
     Backbone,
     FlowBackbone,
     GaussianBackbone,
@@ -31,6 +30,7 @@ from embodied_rl.interfaces.policy import (
     SequenceBackbone,
     TokenBackbone,
 )
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.trust import Text
 
 ROWS_AT_ONCE = 512

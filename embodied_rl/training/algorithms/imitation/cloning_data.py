@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.config import assets
 from embodied_rl.config.freeze import suggest_name
+from embodied_rl.interfaces.backbone import FlowBackbone
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.policy import FlowBackbone
 from embodied_rl.interfaces.sim import Observation, Source
 from embodied_rl.schema import SftConfig
 from embodied_rl.training.algorithms.imitation.cloning import CloningBatch, ExecutedPrefix, SFTConfig

@@ -8,7 +8,7 @@ import scipy  # which imports its parts when they are used
 import torch
 from torch import Tensor
 
-from embodied_rl.interfaces.policy import Context, FlowBackbone, PolicyInput
+from embodied_rl.interfaces.backbone import Context, FlowBackbone, PolicyInput
 from embodied_rl.mathematics.flow.sampler import ode_sample
 from embodied_rl.training.algorithms.imitation.cloning import (
     SFT,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from embodied_rl.actors.embodiment import Embodiment
-from embodied_rl.interfaces.policy import Context, FlowBackbone, PolicyInput
+from embodied_rl.interfaces.backbone import Context, FlowBackbone, PolicyInput
 from embodied_rl.interfaces.sim import Observation
 from embodied_rl.testing.fakes import FakeSimulator
 from embodied_rl.training.algorithms.imitation import cloning_data
