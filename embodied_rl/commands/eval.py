@@ -66,7 +66,7 @@ from embodied_rl.schema.checks import check_evaluated_policy
 from embodied_rl.system.atomic_write import write_text
 from embodied_rl.system.signals import reraise_ignored_exceptions
 from embodied_rl.system.untrusted_files import name_file
-from embodied_rl.training.run_checks import check_environments
+from embodied_rl.training.run_size import check_environments
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,8 @@ from embodied_rl.training.final_report import PAGE
 from embodied_rl.training.loop import train
 from embodied_rl.training.planner import plan_selection, stored
 from embodied_rl.training.replay_checks import check_preload
-from embodied_rl.training.run_checks import LARGEST_NEW, check_run, check_settings, check_size, find_random_weights
+from embodied_rl.training.run_checks import check_run, check_settings
+from embodied_rl.training.run_size import LARGEST_NEW, check_size, find_random_weights
 from embodied_rl.training.worker_pool import rank_timeout
 
 

@@ -16,7 +16,7 @@ from embodied_rl.schema import SftConfig
 from embodied_rl.training.algorithms.imitation import cloning_data
 from embodied_rl.training.algorithms.imitation.cloning import SFTConfig
 from embodied_rl.training.algorithms.imitation.cloning_data import choose_steps
-from embodied_rl.training.run_checks import check_environments, count_observation, find_random_weights
+from embodied_rl.training.run_size import check_environments, count_observation, find_random_weights
 
 Row = tuple[str, str]
 

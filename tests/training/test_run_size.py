@@ -19,8 +19,8 @@ from embodied_rl.judge.heads.labels import list_columns
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.schema import AlgoNode, PolicyNode, SamplerNode, SimNode, TrainConfig
-from embodied_rl.training import cloning_checks, run_checks
-from embodied_rl.training.run_checks import count_decision_bytes
+from embodied_rl.training import cloning_checks, run_size
+from embodied_rl.training.run_size import count_decision_bytes
 from tests.support.refusals import refuses
 from tests.support.running import REACHING, SMALL
 
@@ -205,7 +205,7 @@ def test_sizes_are_formatted_with_units(size: float, text: str) -> None:
 
 
 def test_networks_that_do_not_fit_are_refused(typed: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_checks, "find_machine_bytes", lambda: 200_000_000)
+    monkeypatch.setattr(run_size, "find_machine_bytes", lambda: 200_000_000)
     kept = [word for word in SMALL if "width" not in word]
     code, _, err = typed("train", *kept, *REACHING, "policy.width=2048", "plan.ranks=2", "--dry-run")
     assert code == 2 and "on each of 2 ranks" in err and "plan.ranks=1" in err and "[memory-networks]" in err, err
@@ -214,8 +214,8 @@ def test_networks_that_do_not_fit_are_refused(typed: Callable[..., Any], monkeyp
 def test_a_large_policy_without_a_checkpoint_can_be_looked_at_on_a_small_machine(
     typed: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_checks, "find_machine_bytes", lambda: 200_000_000)
-    monkeypatch.setattr(run_checks, "LARGEST_NEW", 1e6)
+    monkeypatch.setattr(run_size, "find_machine_bytes", lambda: 200_000_000)
+    monkeypatch.setattr(run_size, "LARGEST_NEW", 1e6)
     code, out, err = typed("train", *SMALL, *REACHING, "policy.width=2048", "--dry-run")
     assert code == 0 and "missing" in out and "too small" in out and "this machine has 200 MB" in out, err
     code, out, err = typed("train", *SMALL, *REACHING, "policy.width=2048")
