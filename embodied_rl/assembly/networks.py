@@ -149,7 +149,7 @@ def find_asset(node: PolicyNode) -> str | None:
 
 def find_network_sizes(found: FoundCheckpoint, cls: type[Any], given: Mapping[str, object]) -> Any:
     """Return the configuration of the network that a checkpoint holds."""
-    with name_file(found.folder):
+    with name_file(found.folder), weight_names.explain_damage(found.folder):
         return freeze_config(cls.Config, weight_names.find_sizes(cls, found, given), "policy")
 
 

@@ -55,7 +55,9 @@ class Throughput:
         }
 
 
-def measure_throughput(simulator: Simulator, num_envs: int, seconds: float, seed: int) -> Throughput:
+def measure_throughput(
+    simulator: Simulator, num_envs: int, seconds: float, seed: int, task: str | None = None
+) -> Throughput:
     """Time `step` with random actions, in turns with the simulator's `bare_loop` if it has one.
 
     `bare_loop(actions [chunks, n, H, A])` returns a callable that runs the same physics and renders as many pictures,
@@ -66,8 +68,9 @@ def measure_throughput(simulator: Simulator, num_envs: int, seconds: float, seed
         num_envs: number of environments of the simulator.
         seconds: minimum duration; at least `MIN_ROUNDS` rounds are run.
         seed: seed of episodes and actions.
+        task: only this task, or this family; None for all.
     """
-    spec, sampler = simulator.spec, EpisodeSampler(simulator.spec, seed)
+    spec, sampler = simulator.spec, EpisodeSampler(simulator.spec, seed, task=task)
     episodes = [sampler.episode(index) for index in range(num_envs)]
     chunks = max(1, min(_MOST_CHUNKS, (spec.horizon - 1) // CHUNK))  # short of the horizon, so that nothing is reset
     rng = np.random.default_rng(seed)

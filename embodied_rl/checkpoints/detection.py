@@ -5,6 +5,7 @@ from pathlib import Path
 from embodied_rl.actors.learning.checkpoint import CheckpointError
 from embodied_rl.checkpoints import gr00t, lerobot, openpi, openvla
 from embodied_rl.checkpoints.foreign import FoundCheckpoint
+from embodied_rl.checkpoints.weight_names import explain_damage
 from embodied_rl.runs import other_files
 
 READERS = {"lerobot": lerobot, "gr00t": gr00t, "openvla": openvla, "openpi": openpi}
@@ -31,4 +32,5 @@ def read_checkpoint(path: Path, asset: str | None = None) -> FoundCheckpoint:
     assert name is not None, "call `detect_format` first"
     if (adapters := other_files.explain_adapters(path)) is not None:
         raise CheckpointError(adapters, code="checkpoint-adapters-only")
-    return READERS[name].read_folder(path, asset)
+    with explain_damage(path):
+        return READERS[name].read_folder(path, asset)

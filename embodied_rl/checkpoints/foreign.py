@@ -218,6 +218,8 @@ def _read_header(file: Path) -> tuple[dict[str, TensorEntry], dict[str, str]]:
                 raise damaged_error(f"{file} is damaged or not a safetensors file: its header is too long.")
             header = json.loads(opened.read(length))
         metadata = header.pop("__metadata__", {})
+        if not all(isinstance(value, str) for value in metadata.values()):
+            raise ValueError("its metadata is not text")
         found = {name: _read_entry(file, entry) for name, entry in header.items()}
     except (struct.error, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         if isinstance(error, UserError):
@@ -233,7 +235,7 @@ def _read_entry(file: Path, entry: Mapping[str, Any]) -> TensorEntry:
             "depend on scales. Use the checkpoint in bfloat16 or float32 that they were made from."
         )
     shape = tuple(entry["shape"])
-    if not all(type(size) is int and size >= 0 for size in shape):
+    if not all(type(size) is int and 0 <= size < 2**63 for size in shape):
         raise ValueError(f"the shape {shape} is invalid")
     return TensorEntry(file, DTYPES[entry["dtype"]], shape)
 

@@ -119,6 +119,24 @@ def build_empty(build: Callable[[], FlowBackbone], allowed: bool = True) -> Flow
 
 
 @contextmanager
+def explain_damage(path: Path) -> Iterator[None]:
+    """Say that a checkpoint of another project is damaged where reading it fails in the `with` block.
+
+    Its files may hold anything: lists in place of groups, shapes of other dimensions, numbers of hundreds of digits.
+
+    Raises:
+        CheckpointError: reading fails, and not by a `UserError`, which says more.
+    """
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        if isinstance(error, UserError):
+            raise
+        message = f"{path} is damaged, or its settings and tensors do not fit each other"
+        raise damaged_error(f"{message}: {type(error).__name__}: {shorten(error)}.") from error
+
+
+@contextmanager
 def explain_sizes(path: Path) -> Iterator[None]:
     """Add the name of a policy file to errors of sizes that PyTorch cannot build, or that do not fit into memory.
 

@@ -62,7 +62,9 @@ def run(config: BenchConfig) -> None:
 def measure_simulator(config: BenchConfig) -> dict[str, Any]:
     """Measure the simulator's speed against its own bare loop."""
     simulator = SimulatorKind.find(config.sim).build(config.sim.num_envs)
-    found = throughput.measure_throughput(simulator, config.sim.num_envs, config.seconds, config.seed).summary()
+    found = throughput.measure_throughput(
+        simulator, config.sim.num_envs, config.seconds, config.seed, config.train.task
+    ).summary()
     simulator.close()
     Console().print(make_throughput_table(config.sim.name, found))
     return {"simulator": config.sim.name, **found}
@@ -128,7 +130,10 @@ def measure_delay(config: BenchConfig) -> dict[str, Any]:
     from embodied_rl.evaluate.metadata import describe_policy
 
     who, kind, load = config.policy_file or ASYNC_ASSET, SimulatorKind.find(config.sim), provenance.measure_load()
-    policy, episodes = load_deployed(who), protocol.enumerate_episodes(kind.spec, "eval", config.episodes)
+    policy, episodes = (
+        load_deployed(who),
+        protocol.enumerate_episodes(kind.spec, "eval", config.episodes, config.train.task),
+    )
     envs, cells = min(config.sim.num_envs, config.episodes), list[delay_table.Cell]()
     bed = delay_table.DelaySetup(
         policy, lambda: kind.inline(envs, "simulator", config.plan), envs, episodes, config.seed

@@ -129,6 +129,9 @@ def continue_evaluation(config: EvalConfig) -> int:
     """Run what an evaluation's folder lacks, and write its report; print the report of one that is finished."""
     folder = Path(str(config.resume))
     if (folder / LAST).is_file() and (folder / "report.json").is_file():
+        if typed := [word for word in config.overrides if not word.startswith("resume=")]:
+            message = f"{folder} is finished: {typed[0]} would have no effect. Evaluate again, without resume."
+            raise UserError(message, code="key-unused")
         console = Console(highlight=False)
         console.print(f"{folder} is finished: nothing is left to run.", markup=False, soft_wrap=True)
         report = Report.read(folder / "report.json")

@@ -18,11 +18,15 @@ def run(config: FiguresConfig) -> int:
     Raises:
         UserError: a run is not finished, or a figure cannot be drawn.
     """
-    results = Path(config.results)
-    tracked = [TrackedRun.of(RunFolder.open(path)) for path in config.runs]
+    results = Path(config.results).absolute()
     check_figures(config)
-    for each in tracked:
-        print(make_printable(f"tracked: {each.write(results, config.group or each.experiment)}"))
+    tracked = [TrackedRun.of(RunFolder.open(path)) for path in config.runs]
+    places = [f"{config.group or each.experiment}/s{each.seed}.json" for each in tracked]
+    if len(twice := [place for place in places if places.count(place) > 1]):
+        raise UserError(f"{twice[0]} would hold two of the runs: track them by themselves.", code="runs-equal-seed")
+    for each, place in zip(tracked, places, strict=True):
+        what = "replaced" if (results / place).exists() else "tracked"
+        print(make_printable(f"{what}: {each.write(results, config.group or each.experiment)}"))
     for path, text in redraw(results).items():
         if not path.is_file() or path.read_text(encoding="utf-8") != text:
             write_text(path, text, "results")

@@ -149,8 +149,10 @@ class TrainingPreparation(Preparation):
         return config, found
 
     def describe(self, config: Any, found: Plugins) -> Rows:
-        """Return the plug-ins, plan, size and run folder."""
+        """Return the plug-ins, plan, size and run folder; nothing of what is resumed, which its own files describe."""
         rows: Rows = []
+        if getattr(config, "resume", None) is not None:
+            return rows
         for where, plugin in found.items():
             rows.append((where, f"{getattr(config, where).name} ({plugin.__module__}:{plugin.__qualname__})"))
         if isinstance(plan := getattr(config, "plan", None), Plan) and plan.allocation == "auto":

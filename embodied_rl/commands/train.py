@@ -8,6 +8,7 @@ from pathlib import Path
 from embodied_rl.actors.learning import checkpoint
 from embodied_rl.actors.placement import describe_placement, resolve_placement
 from embodied_rl.assembly import build
+from embodied_rl.commands.preparation import describe_size
 from embodied_rl.config import freeze as configuration
 from embodied_rl.config import plugins
 from embodied_rl.config.freeze import suggest_name
@@ -29,7 +30,6 @@ from embodied_rl.training.device_memory import choose_micro_batch, compare_gpus
 from embodied_rl.training.final_report import PAGE
 from embodied_rl.training.loop import train
 from embodied_rl.training.planner import plan_selection, stored
-from embodied_rl.training.replay_checks import check_preload
 from embodied_rl.training.run_checks import check_run, check_settings
 from embodied_rl.training.run_size import LARGEST_NEW, check_size, find_random_weights
 from embodied_rl.training.worker_pool import rank_timeout
@@ -80,8 +80,9 @@ def check_start(config: TrainConfig) -> list[tuple[str, str]]:
     elsewhere.
     """
     if config.resume is not None:
-        read_run_to_resume(config)
-        return []
+        stored, folder = read_run_to_resume(config)
+        check_settings(stored)
+        return [("train", describe_size(stored, stored.train)), ("run", str(folder.path))]
     given, config = config.policy, resolve_device(name_judge(config))
     known = config if config.plan.allocation == "auto" else count_workers(config)
     size = check_settings(known)
@@ -223,7 +224,7 @@ def lock_run_to_resume(config: TrainConfig, held: ExitStack) -> str:
     longer = read_run_to_resume(config)[0]  # once more: it may have been changed until the lock was held
     if longer.reward.name is not None:
         check_model(longer.reward, SimulatorKind.find(longer.sim).spec)
-    check_preload(longer, build.find_method(longer.algo).needs, SimulatorKind.find(longer.sim).spec)
+    check_settings(longer)
     if (note := extension.extend_run(folder, longer.train.iterations)) is not None:
         print(note)
     return str(folder.path)

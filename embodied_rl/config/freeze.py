@@ -306,6 +306,8 @@ def _convert_scalar(value: Any, hint: Any, where: str) -> Any:
         return int(value)
     if hint is Path and isinstance(value, str):
         return Path(value)
+    if hint is float and value != value:  # only NaN differs from itself
+        raise UserError(f"{where} is not a number (NaN). Give one.", code="value-not-finite")
     if type(value) is hint or (hint not in _SCALARS and isinstance(value, hint)):
         return value
     number = hint is str and type(value) in (int, float)

@@ -72,6 +72,7 @@ def redraw(results: Path) -> dict[Path, str]:
         if missing := [figure.runs[label] for label, runs in groups.items() if not runs]:
             message = f"{results / missing[0]} has no tracked run, which {LIST} names."
             raise UserError(message, code="tracked-run-missing")
+        check_figure(name, figure, groups)
         for place in (figure.plot, figure.table, figure.profile):
             check_inside(results.parent, results.parent / (place or ""))
         if figure.plot is not None:
@@ -85,15 +86,32 @@ def redraw(results: Path) -> dict[Path, str]:
         if figure.table is not None:
             page = results.parent / figure.table
             table = make_table(groups, figure.families)
-            files[page] = replace_table(files.get(page) or read_text(page), name, table, page)
+            files[page] = replace_table(files.get(page) or read_page(page), name, table, page)
     if (results / relations.LIST).is_file():
         place, listed = relations.read_relations(results)
         page = results.parent / place
         check_inside(results.parent, page)
         sides = {group for each in listed.values() for group in (each.first, each.second)}
         table = relations.make_relations_table({group: read_group(results, group) for group in sides}, listed)
-        files[page] = replace_table(files.get(page) or read_text(page), relations.PLACE, table, page)
+        files[page] = replace_table(files.get(page) or read_page(page), relations.PLACE, table, page)
     return files
+
+
+def check_figure(name: str, figure: Figure, groups: Mapping[str, Sequence[TrackedRun]]) -> None:
+    """Check that a figure has runs and a place, and that runs to be compared by family have the same families.
+
+    Raises:
+        UserError: it is not so.
+    """
+    places = (figure.plot, figure.table, figure.profile)
+    if not groups or not any(places) or "" in places:
+        message = f"{LIST}: {name} needs runs, and at least one file: plot, table or profile."
+        raise UserError(message, code="figure-incomplete")
+    if figure.families or figure.profile is not None:
+        found = {label: {tuple(run.after.families) for run in runs} for label, runs in groups.items()}
+        if len(different := set.union(*found.values())) > 1:
+            message = f"{LIST}: {name}: runs of {', '.join(found)} have different families: {sorted(different)}. "
+            raise UserError(f"{message}Give families: false, and no profile.", code="tracked-runs-unequal")
 
 
 def read_group(results: Path, group: str) -> list[TrackedRun]:
@@ -159,6 +177,13 @@ def make_table(groups: Mapping[str, Sequence[TrackedRun]], families: bool) -> st
         minutes = fmean((run.course["time/elapsed"][-1] or 0.0) / 60 for run in runs)
         rows.append((label, _list_seeds(runs), *cells, *(f"{amount:,.0f}" for amount in amounts), f"{minutes:.1f}"))
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def read_page(page: Path) -> str:
+    """Return the text of the file that a table belongs to; raise `UserError` if it is no file."""
+    if not page.is_file():
+        raise UserError(f"{page} is no file, and {LIST} names it for a table.", code="table-place-missing")
+    return read_text(page)
 
 
 def replace_table(text: str, name: str, table: str, page: Path) -> str:

@@ -7,6 +7,7 @@ by their success after training.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from math import inf
 from pathlib import Path
 from typing import Any, Literal
 
@@ -64,6 +65,9 @@ def read_relations(results: Path) -> tuple[str, Mapping[str, Relation]]:
     for relation in content.relations.values():
         for group in (relation.first, relation.second):
             check_folder_name(group, LIST)
+        if relation.first == relation.second or not 0 <= relation.margin < inf:
+            message = f"{LIST}: {relation.first} needs another second side, and a margin of at least 0 points."
+            raise UserError(message, code="relation-damaged")
         if _read_time(relation.registered) is None:
             message = (
                 f"{LIST}: registered: {relation.registered!r} should be a date and time of ISO 8601 with its zone."
@@ -116,6 +120,9 @@ def make_relations_table(groups: Mapping[str, Sequence[TrackedRun]], relations: 
         found, verdict = "", "open"
         if min(map(len, success)) >= LEAST:
             check_registration(name, relation, *sides)
+            if len({run.after.episodes_sha256 for side in sides for run in side}) > 1:
+                message = f"{LIST}: {name}: runs of {relation.first} and {relation.second} report on other episodes."
+                raise UserError(message, code="tracked-runs-unequal")
             difference, low, high = find_difference(*success)
             found, verdict = f"{difference:+.1f} [{low:+.1f}, {high:+.1f}]", decide(relation, low, high)
         rows.append((relation.claim, relation.source, *cells, claimed, found, verdict))

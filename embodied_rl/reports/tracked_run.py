@@ -5,6 +5,7 @@ of training, and the outcome of each episode of the reports before and after it.
 """
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -47,6 +48,9 @@ class Outcomes:
 
     def __post_init__(self) -> None:
         """Raise `UserError` if the families' numbers are not those of the episodes."""
+        if any(not 0 <= known <= all_ for known, all_ in self.families.values()):
+            message = "a family has more successes than episodes, or fewer than none"
+            raise UserError(message, code="tracked-run-damaged")
         counts = sum(known for known, _ in self.families.values()), sum(all_ for _, all_ in self.families.values())
         if set(self.episodes) - {"0", "1"} or counts != (self.episodes.count("1"), len(self.episodes)):
             message = "families do not have the successes and episodes that episodes lists"
@@ -138,6 +142,11 @@ class TrackedRun:
             raise UserError(f"{path}: course has no {min(missing)}.", code="tracked-run-damaged")
         if len(set(map(len, run.course.values()))) > 1 or not run.course["iteration"]:
             message = f"{path}: course should have one number of each metric for each iteration, at least one."
+            raise UserError(message, code="tracked-run-damaged")
+        if not all(math.isfinite(value) for values in run.course.values() for value in values if value is not None):
+            raise UserError(f"{path}: course has a number that is not finite.", code="tracked-run-damaged")
+        if path.name != f"s{run.seed}.json":
+            message = f"{path} holds a run of the seed {run.seed}: name it s{run.seed}.json."
             raise UserError(message, code="tracked-run-damaged")
         return run
 

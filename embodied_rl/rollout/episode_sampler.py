@@ -47,6 +47,11 @@ def choose_tasks(spec: SimulatorSpec, task: str | None, key: str = "task") -> li
     return [number for number, item in enumerate(spec.tasks) if task in (None, item.name, item.family)]
 
 
+def name_tasks(spec: SimulatorSpec, task: str | None) -> frozenset[str] | None:
+    """Return the names of the tasks that `train.task` selects; None if it selects all."""
+    return None if task is None else frozenset(spec.tasks[each].name for each in choose_tasks(spec, task, "train.task"))
+
+
 def derive_noise_seed(purpose: Purpose, seed: int) -> int:
     """Derive the seed of the noise in the episodes of a purpose."""
     return derive_episode_seed(purpose, "noise", seed, 0)

@@ -128,4 +128,11 @@ def _read_row(line: bytes) -> dict[str, Value] | None:
         return None
     if not isinstance(row, dict) or not all(isinstance(value, Value) for value in row.values()):
         return None
-    return row if all(math.isfinite(value) for value in row.values() if isinstance(value, float)) else None
+    return row if all(_is_ordinary(value) for value in row.values()) else None
+
+
+def _is_ordinary(value: Value) -> bool:
+    """Return whether a number is finite, and a whole one fits into 64 bits."""
+    if isinstance(value, int):
+        return abs(value) < 2**63
+    return not isinstance(value, float) or math.isfinite(value)

@@ -295,7 +295,7 @@ class TrainLoop:
     decisions: int = at_least(1, 24)
     """T, policy calls per environment in a rollout; without effect for algorithms that collect whole episodes."""
     task: Text | None = None
-    """Only this task, or this family, is trained and evaluated; null for all."""
+    """Only this task, or this family, is trained and evaluated, and learned from in `replay.preload`; null for all."""
     late_starts: float = at_least(0.0, 0.0, at_most=1.0)
     """Share of training episodes, or groups, that begin shortly before the end of an earlier failure, as soon as one is
     known; evaluations never do."""

@@ -53,6 +53,7 @@ def write_report(trainer: Trainer, results: Sequence[EpisodeResult], name: str) 
         **({} if config.reward.name is None else {"scorer": config.reward.name, "reward": config.reward.mode}),
         **({} if trainer.delay is None else trainer.delay.as_metadata()),
         "split": "eval",
+        **({} if config.train.task is None else {"task": config.train.task}),
         "episodes_for": "report",
         "seed": config.seed,
         **provenance.select_for_report(provenance.read_provenance(trainer.folder.path)),
@@ -131,8 +132,9 @@ def summarise_run(
     before: Report | None, after: Report, folder: Path, videos: Sequence[Path], metrics: Sequence[Mapping[str, Value]]
 ) -> list[str]:
     """Return the lines of the summary that the user reads at the end of a run."""
-    rows = [("all families", before and before.overall, after.overall)]
-    rows += [(name, before and before.families[name], found) for name, found in after.families.items()]
+    rows = [(after.metadata.get("task") or "all families", before and before.overall, after.overall)]
+    if len(after.families) > 1:
+        rows += [(name, before and before.families[name], found) for name, found in after.families.items()]
     lines = [
         f"  {name:14s} {f'{format_percent(old.success)}  →  ' if old else ''}{format_percent(new.success)}"
         for name, old, new in rows

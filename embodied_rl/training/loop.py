@@ -9,6 +9,7 @@ from embodied_rl.config.plugins import configure_plugin
 from embodied_rl.interfaces.logger import LoggedRun
 from embodied_rl.judge.reward.run_scoring import describe_reward
 from embodied_rl.reports.page import format_percent
+from embodied_rl.rollout.replay.experience import choose_episodes
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runs.forecast import Forecast
 from embodied_rl.runs.log import RunLog, open_log
@@ -100,7 +101,7 @@ def describe_beginning(parts: Parts) -> list[str]:
     if parts.kept != "images":
         notes.append(f"Computed once for all epochs: {parts.kept} of what the network keeps frozen")
     if parts.replay is not None and parts.replay.offline:
-        episodes = [episode for storage in parts.replay.offline for episode in storage.list_episodes()]
-        good = sum(episode.success for episode in episodes)
-        notes.append(f"Offline: {len(episodes)} episodes of {config.replay.preload}, {good} of them successful")
+        chosen = [choose_episodes(storage, parts.replay.tasks) for storage in parts.replay.offline]
+        good = sum(episode.success for episodes in chosen for episode in episodes)
+        notes.append(f"Offline: {sum(map(len, chosen))} episodes of {config.replay.preload}, {good} of them successful")
     return [*notes, *describe_reward(config.reward)]

@@ -8,7 +8,8 @@ from embodied_rl.config import assets
 from embodied_rl.interfaces.algorithm import Needs
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import SimulatorSpec
-from embodied_rl.rollout.replay.experience import open_offline
+from embodied_rl.rollout.episode_sampler import name_tasks
+from embodied_rl.rollout.replay.experience import choose_episodes, open_offline
 from embodied_rl.rollout.replay.format import ReplayFormat
 from embodied_rl.runtime.ranks.torchrun_launcher import TorchrunPlace
 from embodied_rl.schema import TrainConfig
@@ -105,10 +106,12 @@ def check_preload(config: TrainConfig, needs: Needs, spec: SimulatorSpec) -> Non
     expected = ReplayFormat.of_simulator(spec, 1, 2, embodiment.executed)
     noise = None if needs.start_noise is None else needs.start_noise.count_entries(network.spec)
     storages = open_offline(assets.resolve_path(config.replay.preload), spec, pictures=False)
-    if not any(storage.list_episodes() for storage in storages):
+    tasks = name_tasks(spec, config.train.task)
+    if not any(choose_episodes(storage, tasks) for storage in storages):
+        of = "" if tasks is None else f" of train.task={config.train.task}"
         raise UserError(
-            f"replay.preload={config.replay.preload} holds no whole episode: one that ended in success or failure, or "
-            "by the time limit with a final observation.",
+            f"replay.preload={config.replay.preload} holds no whole episode{of}: one that ended in success or failure, "
+            "or by the time limit with a final observation.",
             code="replay-empty",
         )
     for storage in storages:

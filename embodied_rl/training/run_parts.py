@@ -16,6 +16,7 @@ from embodied_rl.judge.reward.distill import Distiller
 from embodied_rl.judge.reward.run_scoring import list_extra_columns, make_distiller, make_scoring
 from embodied_rl.rollout.audit import make_audit_factory
 from embodied_rl.rollout.buffer import Rollout
+from embodied_rl.rollout.episode_sampler import name_tasks
 from embodied_rl.rollout.replay.experience import Replay, list_stored, make_storage_factory, open_offline
 from embodied_rl.rollout.replay.followed_storage import FollowedStorage, follow_storage
 from embodied_rl.rollout.replay.format import ReplayFormat
@@ -183,7 +184,8 @@ def open_replay(
         storage.clear()
     offline = () if config.replay.preload is None else open_offline(assets.resolve_path(config.replay.preload), spec)
     terminal = config.train.time_limit == "terminal"
-    return Replay(own[0], offline, ranks.rank, ranks.size, terminal, further=tuple(own[1:]))
+    tasks = name_tasks(spec, config.train.task)
+    return Replay(own[0], offline, ranks.rank, ranks.size, terminal, further=tuple(own[1:]), tasks=tasks)
 
 
 def count_evaluation_envs(config: TrainConfig, ranks: Ranks) -> int:

@@ -108,6 +108,8 @@ def test_finished_evaluation_prints_its_report(cut: Path, capsys) -> None:
     printed = capsys.readouterr().out
     assert "is finished: nothing is left to run" in printed and "pick red" in printed
     assert (cut / "report.json").read_bytes() == before
+    with refuses("key-unused", "task=pick"):
+        command.run(EvalConfig(resume=str(cut), task="pick", overrides=("resume=x", "task=pick")))
 
 
 def test_the_same_policy_may_lie_elsewhere_and_another_is_refused(cut: Path, kind, tmp_path: Path) -> None:

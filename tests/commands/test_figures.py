@@ -1,6 +1,7 @@
 """Tracked runs keep what a run reported, and the documentation's plots and tables are drawn from them alone."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -146,6 +147,33 @@ def test_what_cannot_be_tracked_is_refused(make_run, results):
         )
 
 
+def test_runs_of_one_seed_do_not_take_each_others_place(make_run, results, capsys):
+    folders = [str(make_run(0, [1, 0], [1, 1]).path) for _ in range(2)]
+    with refuses("runs-equal-seed", "demo/s0.json"):
+        run(FiguresConfig(tuple(folders), results=str(results)))
+    assert not (results / "demo").exists()
+    for path, said in zip(folders, ("tracked: ", "replaced: "), strict=True):
+        run(FiguresConfig((path,), results=str(results)))
+        assert f"{said}{results / 'demo' / 's0.json'}" in capsys.readouterr().out
+
+
+def test_families_are_compared_where_all_runs_have_them(make_run, results):
+    TrackedRun.of(make_run(0, [1, 0, 1, 0], [1, 1, 1, 1])).write(results, "demo")
+    TrackedRun.of(make_run(1, [1], [1])).write(results, "one")
+    both = LIST.replace("{ours: demo}", "{ours: demo, one: one}")
+    (results / "figures.yaml").write_text(both)
+    with refuses("tracked-runs-unequal", "ours, one"):
+        redraw(results)
+    (results / "figures.yaml").write_text(both.replace("families: true", "families: false"))
+    assert "| one | 1 |" in redraw(results)[results.parent / "docs" / "page.md"]
+
+
+def test_results_may_be_the_present_folder(make_run, results, monkeypatch):
+    monkeypatch.chdir(results)
+    run(FiguresConfig((str(make_run(0, [1], [1]).path),), results="."))
+    assert (results.parent / "docs" / "demo.svg").is_file()
+
+
 def test_a_damaged_folder_of_results_is_refused(make_run, results, tmp_path):
     with refuses("tracked-run-missing"):
         redraw(results)
@@ -156,6 +184,8 @@ def test_a_damaged_folder_of_results_is_refused(make_run, results, tmp_path):
     for change in (
         {"format": "other"}, {"seed": "x"}, {"course": {}}, {"more": 1}, {"course": unequal}, {"after": miscounted},
         {"after": content["after"] | {"episodes": "x"}}, {"course": {name: [] for name in content["course"]}},
+        {"course": content["course"] | {"eval/success": [1.0, math.inf, None]}}, {"seed": 1},
+        {"after": content["after"] | {"families": {"push": [2, 1], "pick": [-1, 0]}}},
     ):  # fmt: skip
         path.write_text(json.dumps(content | change))
         with refuses("tracked-run-damaged"):
@@ -166,6 +196,13 @@ def test_a_damaged_folder_of_results_is_refused(make_run, results, tmp_path):
         redraw(results)
     for listed, code in (("a: [", "config-damaged"), ("a: 1", "value-wrong-type"), ("a: {titel: x}", "key-unknown")):
         (results / "figures.yaml").write_text(listed)
+        with refuses(code):
+            redraw(results)
+    for given, other, code in (
+        ("docs/page.md", "docs/none.md", "table-place-missing"), ("docs/page.md", "docs", "table-place-missing"),
+        ("docs/demo.svg", "''", "figure-incomplete"), ("{ours: demo}", "{}", "figure-incomplete"),
+    ):  # fmt: skip
+        (results / "figures.yaml").write_text(LIST.replace(given, other))
         with refuses(code):
             redraw(results)
     with refuses("name-invalid"):

@@ -21,11 +21,12 @@ def make_relation(expected: Any = "greater", margin: float = 2.0) -> Relation:
     return Relation("a is above b", "somebody", "a", "b", expected, margin, NOON)
 
 
-def make_runs(*success: int, started: str = LATER) -> Any:
+def make_runs(*success: int, started: str = LATER, episodes: str = "same") -> Any:
     """Tracked runs, as far as relations read them: success after training, of a hundred episodes."""
     return [
         SimpleNamespace(
-            after=SimpleNamespace(rate=lambda each=each: Rate.from_count(each, 100)), provenance={"started": started}
+            after=SimpleNamespace(rate=lambda each=each: Rate.from_count(each, 100), episodes_sha256=episodes),
+            provenance={"started": started},
         )
         for each in success
     ]
@@ -74,6 +75,9 @@ def test_the_table_leaves_open_what_has_too_few_seeds():
     assert row.endswith("| `b`: 70.0, 71.0 | > 2 |  | open |")
     *_, row = make_relations_table({"a": [], "b": []}, {"r": make_relation("equal")}).splitlines()
     assert row.endswith("| `a`: not run | `b`: not run | within ± 2 |  | open |")
+    other = make_runs(70, 70, 76, episodes="other")
+    with refuses("tracked-runs-unequal", "other episodes"):
+        make_relations_table({"a": make_runs(80, 83, 86), "b": other}, relations)
 
 
 def test_the_table_is_drawn_with_the_figures(tmp_path):
@@ -84,11 +88,12 @@ def test_the_table_is_drawn_with_the_figures(tmp_path):
     listed = {"page": "page.md", "relations": {"r": vars(make_relation())}}
     (results / "relations.yaml").write_text(json.dumps(listed))
     assert "| a is above b | somebody | `a`: not run |" in redraw(results)[page]
-    changes = {
-        "name-invalid": {"first": "../b"}, "value-unknown": {"expected": "less"},
-        "relation-damaged": {"registered": "2026-01-01T12:00:00"},
-    }  # fmt: skip
-    for code, change in changes.items():
+    changes = [
+        ("name-invalid", {"first": "../b"}), ("value-unknown", {"expected": "less"}),
+        ("relation-damaged", {"registered": "2026-01-01T12:00:00"}), ("relation-damaged", {"first": "b"}),
+        ("relation-damaged", {"margin": -1.0}),
+    ]  # fmt: skip
+    for code, change in changes:
         listed["relations"]["r"] = vars(make_relation()) | change
         (results / "relations.yaml").write_text(json.dumps(listed))
         with refuses(code):

@@ -46,7 +46,10 @@ def test_a_resumed_run_removes_later_lines(tmp_path):
     assert path.read_bytes() == (tmp_path / "whole").read_bytes(), "as of an uninterrupted run"
 
 
-@pytest.mark.parametrize("damage", [b'{"iteration": 3, "roll', b"\xff\xfe\x80", b"", b"[3]", b'{"iteration": 3} 4'])
+@pytest.mark.parametrize(
+    "damage",
+    [b'{"iteration": 3, "roll', b"\xff\xfe\x80", b"", b"[3]", b'{"iteration": 3} 4', b'{"a": 1%s}' % (b"0" * 400)],
+)
 def test_a_damaged_line_is_skipped_with_a_warning(tmp_path, damage):
     path = tmp_path / "metrics.jsonl"
     write(path, range(1, 7))

@@ -43,7 +43,8 @@ def test_a_schedule_that_depends_on_the_length_is_reported(
     run = tmp_path / "run"
     shutil.copytree(reference, run)
     before = {file: file.read_bytes() for file in run.rglob("*") if file.is_file()}
-    assert typed("train", f"resume={run}", "train.iterations=7", "--dry-run")[0] == 0
+    code, out, _ = typed("train", f"resume={run}", "train.iterations=7", "--dry-run")
+    assert code == 0 and str(run) in out and "7 iterations" in out and "64 environments" not in out
     assert {file: file.read_bytes() for file in run.rglob("*") if file.is_file()} == before
     code, out, err = typed("train", f"resume={run}", "train.iterations=7")
     assert code == 0, err
@@ -51,3 +52,18 @@ def test_a_schedule_that_depends_on_the_length_is_reported(
     assert len((run / "metrics.jsonl").read_text().splitlines()) == 7
     assert len(notes(run)) == 1
     assert "is finished: 7 of 7" in typed("train", f"resume={run}")[2]
+
+
+def test_a_run_that_cannot_go_on_stays_as_it_is(typed: Callable[..., Any], reference: Path, tmp_path: Path) -> None:
+    """Such as one with a task that this version of its simulator does not have."""
+    run = tmp_path / "run"
+    shutil.copytree(reference, run)
+    config = run / "config.yaml"
+    text = config.read_text()
+    assert "  task: null\n" in text
+    config.write_text(text.replace("  task: null\n", "  task: elsewhere\n", 1))
+    before = {file: file.read_bytes() for file in run.rglob("*") if file.is_file()}
+    for words in (["--dry-run"], []):
+        code, _, err = typed("train", f"resume={run}", "train.iterations=7", *words)
+        assert code == 2 and "[task-unknown] train.task: unknown task 'elsewhere'." in err
+        assert {file: file.read_bytes() for file in run.rglob("*") if file.is_file()} == before

@@ -3,7 +3,7 @@
 Shapes: B decisions, H control steps of a chunk, A action dimensions.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +15,12 @@ from embodied_rl.rollout.replay.dataset_episodes import is_dataset, read_dataset
 from embodied_rl.rollout.replay.format import ReplayError, ReplayField, ReplayFormat
 from embodied_rl.rollout.replay.storage import ReplayStorage, StoredEpisode
 from embodied_rl.rollout.writer import WriterFactory
+
+
+def choose_episodes(storage: ReplayStorage, tasks: Collection[str] | None) -> list[StoredEpisode]:
+    """Return the whole episodes of a storage that are of some tasks, given by name, or of all."""
+    named = storage.format.tasks
+    return [each for each in storage.list_episodes() if tasks is None or named[each.task] in tasks]
 
 
 @dataclass(frozen=True)
@@ -29,6 +35,7 @@ class Replay:
         ends_at_time_limit: whether the time limit counts as the end of the task, see `train.time_limit`; the storages
             keep it as a truncation.
         further: storages of rollouts besides `own`, where several rollout workers collect for this rank.
+        tasks: names of the tasks whose offline episodes are learned from; None: of all.
     """
 
     own: ReplayStorage
@@ -37,6 +44,7 @@ class Replay:
     ranks: int = 1
     ends_at_time_limit: bool = False
     further: tuple[ReplayStorage, ...] = ()
+    tasks: frozenset[str] | None = None
 
     @property
     def storages(self) -> tuple[ReplayStorage, ...]:
@@ -50,8 +58,9 @@ class Replay:
 
     def list_episodes(self, storage: int) -> list[StoredEpisode]:
         """Return the whole episodes of a storage that this rank learns from."""
-        found = self.storages[storage].list_episodes()
-        return found[self.rank :: self.ranks] if storage >= self.owned else found
+        if storage < self.owned:
+            return self.storages[storage].list_episodes()
+        return choose_episodes(self.storages[storage], self.tasks)[self.rank :: self.ranks]
 
     def state(self) -> dict[str, Array]:
         """Return a checksum of the content of each offline storage, if there are any, for `load`."""

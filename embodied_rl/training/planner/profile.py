@@ -180,7 +180,8 @@ class _Bench:
         simulator = self.kind.build(envs)
         handle = wrap_simulator(simulator, "probe")
         spec = self.kind.spec
-        sampler = EpisodeSampler(spec, self.config.seed + self.ranks.rank, group_size=self.group_size)
+        task, seed = self.config.train.task, self.config.seed + self.ranks.rank
+        sampler = EpisodeSampler(spec, seed, group_size=self.group_size, task=task)
         rollout = Rollout.allocate(self.actor, decisions, envs)
         options: dict[str, Any] = {"fresh": self.needs.fresh_episodes, "explore": self.needs.explores}
         try:
@@ -250,7 +251,8 @@ class _Bench:
         for envs in choose_sizes(self.config.sim.num_envs, self.group_size)[::2]:
             handle = self.kind.worker(envs, f"probe of {envs} environments", self.config.plan)
             try:
-                sampler = EpisodeSampler(handle.spec, self.config.seed, group_size=self.group_size)
+                task = self.config.train.task
+                sampler = EpisodeSampler(handle.spec, self.config.seed, group_size=self.group_size, task=task)
                 episodes = [sampler.episode(index) for index in range(envs)]
                 handle.submit("reset", episodes).result()
                 embodiment = self.actor.embodiment

@@ -10,6 +10,7 @@ from embodied_rl.interfaces.backbone import ImitationBackbone, PolicyInput, Poli
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.foreign_checkpoint import ForeignCheckpoint
 from embodied_rl_policies.imitation.resnet import IMAGENET_MEAN, IMAGENET_STD
+from embodied_rl_policies.vlm import MAX_LAYERS
 
 Shapes = Mapping[str, tuple[int, ...]]
 IMAGES, STATE = "observation.images.", "observation.state"
@@ -38,6 +39,9 @@ class ImitationConfig:
             value, least = getattr(self, entry.name), 0 if entry.name in ("action_dim", "state_dim") else 1
             if isinstance(value, int) and not isinstance(value, bool) and value < least:
                 raise UserError(f"policy.{entry.name}={value} must be at least {least}.", code="value-out-of-range")
+            if entry.name.endswith("layers") and value > MAX_LAYERS:
+                message = f"policy.{entry.name}={value} must be at most {MAX_LAYERS}."
+                raise UserError(message, code="value-out-of-range")
         if len(self.image_mean) != len(self.image_std) or min((*self.image_std, 1.0)) <= 0:
             message = "policy.image_mean and policy.image_std must have one entry for each other, those positive."
             raise UserError(message, code="statistics-invalid")

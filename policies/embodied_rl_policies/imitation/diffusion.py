@@ -7,6 +7,7 @@ Shapes: `n` rows, `H` actions from the current observation on, `T` all actions o
 keypoints of an image, `G` entries of the condition.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -93,6 +94,8 @@ class DiffusionConfig(ImitationConfig):
             f"policy.channels={self.channels} must be multiples of policy.groups={self.groups}, the first also of 8":
                 min((*self.channels, 0 if self.channels else -1)) >= 0
                 and not any(size <= 0 or size % self.groups for size in self.channels) and self.channels[0] % 8 == 0,
+            f"policy.resize={self.resize} and policy.crop={self.crop} must be empty, or a height and a width of at "
+            "least 1": all(not size or (len(size) == 2 and min(size) >= 1) for size in (self.resize, self.crop)),
             f"policy.kernel={self.kernel} must be odd": self.kernel % 2 == 1,
             f"policy.step_width={self.step_width} must be even, and at least 4":
                 self.step_width % 2 == 0 and self.step_width >= 4,
@@ -180,6 +183,8 @@ class Diffusion(ImitationPolicy):
     @classmethod
     def read_sizes(cls, config: Mapping[str, Any]) -> dict[str, Any]:
         resize, ratio, crop = config.get("resize_shape") or (), config.get("crop_ratio", 1.0), config.get("crop_shape")
+        if not 0 < ratio < math.inf:
+            raise UserError(f"crop_ratio={ratio} must be above 0.", code="checkpoint-unsupported")
         if resize:  # then the crop is a share of that, in lerobot since 0.5
             crop = [int(size * ratio) for size in resize] if ratio < 1 else ()
         return {ours: config[theirs] for ours, theirs in CONFIGURED.items()} | {

@@ -96,3 +96,16 @@ def test_each_collector_has_a_storage_of_its_own(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["collector_0", "collector_1"]
     for storage in made:
         storage.close()
+
+
+def test_offline_episodes_may_be_those_of_some_tasks() -> None:
+    own, offline = filled(1)[0], filled(2)[0]
+    whole = offline.list_episodes()
+    names = [offline.format.tasks[each.task] for each in whole]
+    assert len(set(names)) > 1
+    replay = Replay(own, (offline,), tasks=frozenset(names[:1]))
+    chosen = [each for each, name in zip(whole, names, strict=True) if name == names[0]]
+    assert [each.episode for each in replay.list_episodes(1)] == [each.episode for each in chosen]
+    assert len(replay.list_episodes(0)) == len(own.list_episodes()), "the run's own"
+    halves = [Replay(own, (offline,), rank, 2, tasks=frozenset(names[:1])).list_episodes(1) for rank in range(2)]
+    assert sorted(each.episode for half in halves for each in half) == sorted(each.episode for each in chosen)
