@@ -96,7 +96,6 @@ class ScriptedJoystick:
         self.human = ScriptedHuman(settings, [entry.kind for entry in robot.actions], robot.control_hz)
         self._joy = node.create_publisher(topics.teleop, JOY, "sensor_data")
         self._label = node.create_publisher(topics.label, TEXT, "command")
-        self._instruction = ""
 
     def begin(self) -> None:
         """Start a new episode with a released joystick."""

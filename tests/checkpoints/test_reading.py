@@ -187,12 +187,6 @@ def test_the_embedding_counts_where_the_output_layer_differs(tmp_path: Path, fam
     assert torch.equal(found, reference)
 
 
-def test_relative_actions_are_offsets_from_the_state_but_for_excluded_joints(tmp_path: Path) -> None:
-    folder = lerobot(tmp_path / "folder", "pi0", relative=True, action_names=sizes.ACTION_NAMES)
-    _, robot = attach(folder, "pi0")
-    assert robot.relative == (0, 1, 2, 3, -1)
-
-
 def test_without_names_lerobot_makes_every_action_relative(tmp_path: Path) -> None:
     """Its exclusions go by the names that its data set has; ours would be a guess."""
     _, robot = attach(lerobot(tmp_path / "folder", "pi0", relative=True), "pi0")

@@ -21,7 +21,6 @@ VOCABULARY, SKIPPED, PROMPT_LENGTH, WRITTEN = 512, 10, 90, 40
 SHAPE = sizes.CHUNK, sizes.ACTION_DIM
 FAST = Path(__file__).parents[1] / "parity" / "golden" / "fast"
 """A FAST tokenizer as transformers stores it, less the code."""
-HEAD = "model.paligemma_with_expert.paligemma.lm_head.weight"
 OPENING = ("Action", ":", "▁")
 
 

@@ -14,7 +14,7 @@ DINO, SIGLIP = "vision_backbone.featurizer.", "vision_backbone.fused_featurizer.
 TOWERS, FILM = "vision_backbone.", "vision_backbone.vision_backbone."
 """First part of the names of vision towers without and with FiLM; a checkpoint with FiLM holds both, and these act."""
 TEXT = "language_model.model."
-STATE_PROJECTOR, ACTION_HEAD = "proprio_projector.", "action_head."
+STATE_PROJECTOR = "proprio_projector."
 
 VISION_HEADS = {1024: 16, 1152: 16}
 """Width of a published vision tower → its attention heads, which no tensor determines."""

@@ -1,7 +1,6 @@
 """MetaWorld's settings, and its contract in a worker process with its own Python environment."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ from embodied_rl_sims.metaworld import MetaWorld, MetaWorldConfig
 from tests.support.environments import CONTRACT, kind_of
 from tests.support.refusals import refuses
 
-ROOT = Path(__file__).parents[3]
 HORIZON = 4
 
 
