@@ -44,6 +44,32 @@ def check_towers(config: Any, may_be_zero: Collection[str] = ()) -> None:
         )
 
 
+def check_robot(
+    who: str, config: Any, needed: Mapping[str, int], cameras: Sequence[str], auxiliary_names: Sequence[str]
+) -> None:
+    """Check that a robot, its tokenizer and its simulator fit a network without a head that predicts positions.
+
+    Args:
+        who: name of the policy, for messages.
+        config: its sizes.
+        needed: key of `config` → how much of it robot and tokenizer need; None in `config` takes any.
+        cameras, auxiliary_names: those that the network is to have.
+
+    Raises:
+        UserError: they do not fit; the message names the key.
+    """
+    for name, value in needed.items():
+        limit = getattr(config, name)
+        if limit is not None and value > limit:
+            message = f"policy.{name}={limit} is less than the {value} that are needed."
+            raise UserError(message, code="policy-does-not-fit")
+    if not cameras:
+        raise UserError(f"{who} needs a camera; give it one in the simulator's cameras.", code="camera-missing")
+    if auxiliary_names:
+        message = f"algo.auxiliary_names: {who} has no head that predicts positions; give []."
+        raise UserError(message, code="auxiliary-head-missing")
+
+
 def check_sizes(config: Any, may_be_zero: Collection[str] = ()) -> None:
     """Check the sizes of a flow network's configuration.
 

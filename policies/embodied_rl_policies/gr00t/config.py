@@ -3,7 +3,7 @@
 The defaults are those of nvidia/GR00T-N1.7-3B with Cosmos-Reason2-2B, whose layout is Qwen3-VL-2B's.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -220,33 +220,6 @@ def _check_choices(config: Gr00tConfig) -> None:
     if sum(map(int.__mul__, config.state_sizes, factors)) > config.state_dim:
         message = f"policy.state_sizes has more entries than policy.state_dim={config.state_dim}."
         raise UserError(message, code="policy-sizes-invalid")
-
-
-def check_robot(
-    config: Gr00tConfig,
-    action_dim: int,
-    state_dim: int,
-    vocabulary: int,
-    token_length: int,
-    cameras: Sequence[str],
-    auxiliary_names: Sequence[str],
-) -> None:
-    """Check that a robot, its tokenizer and its simulator fit the network.
-
-    Raises:
-        UserError: they do not; the message names the key.
-    """
-    needed = {"action_dim": action_dim, "state_dim": state_dim, "vocabulary": vocabulary, "token_length": token_length}
-    for name, value in needed.items():
-        limit = getattr(config, name)
-        if limit is not None and value > limit:
-            message = f"policy.{name}={limit} is less than the {value} that are needed."
-            raise UserError(message, code="policy-does-not-fit")
-    if not cameras:
-        raise UserError("GR00T needs a camera; give it one in the simulator's cameras.", code="camera-missing")
-    if auxiliary_names:
-        message = "algo.auxiliary_names: GR00T has no head that predicts positions; give []."
-        raise UserError(message, code="auxiliary-head-missing")
 
 
 def encode_state(state: Tensor, config: Gr00tConfig) -> Tensor:

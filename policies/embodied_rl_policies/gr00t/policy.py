@@ -26,7 +26,7 @@ from embodied_rl_policies.gr00t import images, vision_language
 from embodied_rl_policies.gr00t.action_head import ActionHead, find_buckets
 from embodied_rl_policies.gr00t.config import Gr00tConfig
 from embodied_rl_policies.native import make_qwen3_language, make_qwen3_vision
-from embodied_rl_policies.vlm import recompute_activations
+from embodied_rl_policies.vlm import check_robot, recompute_activations
 
 
 class Gr00t(ForeignCheckpoint, FlowBackbone):
@@ -62,7 +62,11 @@ class Gr00t(ForeignCheckpoint, FlowBackbone):
             UserError: the robot or tokenizer exceeds the configured sizes, no camera is given, or auxiliary names are.
         """
         super().__init__()
-        sizes.check_robot(config, action_dim, state_dim, vocabulary_size, token_length, cameras, auxiliary_names)
+        needed = {
+            "action_dim": action_dim, "state_dim": state_dim, "vocabulary": vocabulary_size,
+            "token_length": token_length,
+        }  # fmt: skip
+        check_robot("GR00T", config, needed, cameras, auxiliary_names)
         self.config = config
         tall, wide = images.find_size(*image_size, config)
         self.grid = tall // config.patch, wide // config.patch

@@ -22,6 +22,7 @@ from embodied_rl_policies.openvla import checkpoint
 from embodied_rl_policies.openvla.config import OpenVLAConfig
 from embodied_rl_policies.openvla.images import normalise_colours, prepare_images
 from embodied_rl_policies.openvla.vision import VisionTower
+from embodied_rl_policies.vlm import check_robot
 
 INITIAL_DEVIATION = 0.02
 
@@ -141,16 +142,7 @@ class OpenVLABackbone(ForeignCheckpoint, Backbone):
             message = f"policy.action_dim={config.action_dim}, and the robot has {action_dim} action entries."
             raise UserError(message, code="policy-does-not-fit")
         needed = {"state_dim": state_dim, "vocabulary": vocabulary_size, "token_length": token_length}
-        for name, value in needed.items():
-            limit = getattr(config, name)
-            if limit is not None and value > limit:
-                message = f"policy.{name}={limit} is less than the {value} that are needed."
-                raise UserError(message, code="policy-does-not-fit")
-        if not cameras:
-            raise UserError("OpenVLA needs a camera; give it one in the simulator's cameras.", code="camera-missing")
-        if auxiliary_names:
-            message = "algo.auxiliary_names: OpenVLA has no head that predicts positions; give []."
-            raise UserError(message, code="auxiliary-head-missing")
+        check_robot("OpenVLA", config, needed, cameras, auxiliary_names)
         self.config = config
         self.spec = PolicySpec(
             horizon=config.horizon,

@@ -29,7 +29,14 @@ from embodied_rl_policies.native import make_connector, make_smolvlm_vision
 from embodied_rl_policies.smolvla import config as sizes
 from embodied_rl_policies.smolvla.config import SmolVLAConfig
 from embodied_rl_policies.smolvla.network import Expert, LanguageModel
-from embodied_rl_policies.vlm import embed_time, end_line, list_adapted, prepare_images, recompute_activations
+from embodied_rl_policies.vlm import (
+    check_robot,
+    embed_time,
+    end_line,
+    list_adapted,
+    prepare_images,
+    recompute_activations,
+)
 
 INITIAL_DEVIATION = 0.02
 
@@ -66,24 +73,11 @@ class SmolVLA(ForeignCheckpoint, FlowBackbone):
             UserError: the robot or tokenizer exceeds the configured sizes, no camera is given, or auxiliary names are.
         """
         super().__init__()
-        for name, value in {
-            "action_dim": action_dim,
-            "state_dim": state_dim,
-            "vocabulary": vocabulary_size,
+        needed = {
+            "action_dim": action_dim, "state_dim": state_dim, "vocabulary": vocabulary_size,
             "token_length": token_length,
-        }.items():
-            limit = getattr(config, name)
-            if limit is not None and value > limit:
-                raise UserError(
-                    f"policy.{name}={limit} is less than the {value} that are needed.", code="policy-does-not-fit"
-                )
-        if not cameras:
-            raise UserError("SmolVLA needs a camera; give it one in the simulator's cameras.", code="camera-missing")
-        if auxiliary_names:
-            raise UserError(
-                "algo.auxiliary_names: SmolVLA has no head that predicts positions; give [].",
-                code="auxiliary-head-missing",
-            )
+        }  # fmt: skip
+        check_robot("SmolVLA", config, needed, cameras, auxiliary_names)
         self.config = config
         self.spec = PolicySpec(
             horizon=config.horizon,
