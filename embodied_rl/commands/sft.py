@@ -23,6 +23,7 @@ from embodied_rl.critic.evaluation.filtered_demonstrations import filter_dataset
 from embodied_rl.interfaces.backbone import FlowBackbone
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Episode, Operated, SimulatorSpec
+from embodied_rl.reports.report import Rate
 from embodied_rl.rollout.episode_sampler import EpisodeSampler, choose_tasks
 from embodied_rl.runs import provenance
 from embodied_rl.runs.folder import RunFolder
@@ -73,7 +74,10 @@ def run(config: SftConfig) -> None:
             _save(Path(config.export), backbone, embodiment, config, rate, torch.float16)
         print(f"Policy: {folder.path / build.POLICY}", flush=True)
     if config.eval_episodes:
-        print("\n".join(report_clone(config, kind, backbone, embodiment, folder)))
+        success, lines = report_clone(config, kind, backbone, embodiment, folder)
+        if config.export is not None:
+            _save(Path(config.export), backbone, embodiment, config, rate, torch.float16, success)
+        print("\n".join(lines))
     else:
         print(f"\nRun folder: {folder.path}\nNext:   {make_next_command(config, kind.spec, folder.path)}")
 
@@ -179,9 +183,11 @@ def _save(
     config: SftConfig,
     control_hz: float,
     dtype: torch.dtype,
+    success: Rate | None = None,
 ) -> None:
-    """Write the policy, with its origin in the header."""
+    """Write the policy, with its origin in the header, and its success once it is known."""
     options = asdict(backbone.config)
     origin = build.describe_origin(config.sim, config.algo.sampler, control_hz)
     extra = origin | {"algo": config.algo.options, "seed": config.seed}
+    extra |= {} if success is None else {"success": asdict(success)}
     save_backbone(path, backbone, embodiment, config.policy.name, options, extra=extra, dtype=dtype)

@@ -12,7 +12,7 @@ from embodied_rl.evaluate.protocol import enumerate_episodes, evaluate_policy
 from embodied_rl.evaluate.video import film_episodes
 from embodied_rl.interfaces.backbone import FlowBackbone
 from embodied_rl.reports.page import format_percent
-from embodied_rl.reports.report import Report
+from embodied_rl.reports.report import Rate, Report
 from embodied_rl.reports.report_page import write_page
 from embodied_rl.runs import provenance
 from embodied_rl.runs.folder import RunFolder
@@ -43,8 +43,8 @@ class CloningLog:
 
 def report_clone(
     config: SftConfig, kind: SimulatorKind, backbone: FlowBackbone, embodiment: Embodiment, folder: RunFolder
-) -> list[str]:
-    """Evaluate the cloned policy, film it if configured, write the report, and return the lines of the summary."""
+) -> tuple[Rate, list[str]]:
+    """Evaluate the cloned policy, film it if configured, write the report; return success and the summary's lines."""
     actor = deploy_actor(backbone, embodiment, {"denoise_steps": config.algo.sampler.denoise_steps})
     actor.autocast = bool(config.policy.autocast)
     episodes = enumerate_episodes(kind.spec, "eval", config.eval_episodes, config.task)
@@ -77,7 +77,7 @@ def report_clone(
     settings = folder.config.read_text(encoding="utf-8")
     write_page(folder.path / PAGE, found, metrics=folder.metrics, videos=videos, configuration=settings)
     rows = {"all families": found.overall, **found.families}
-    return [
+    return found.success, [
         "",
         f"Success on {found.success.episodes} episodes that were not demonstrated (95 % intervals):",
         *(f"  {name:14s} {format_percent(summary.success)}" for name, summary in rows.items()),

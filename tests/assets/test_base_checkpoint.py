@@ -19,7 +19,11 @@ UNLIKELY = 3.3  # standard deviations: one in a thousand
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     "name",
-    ["tabletop_base", *(pytest.param(name, marks=pytest.mark.slow) for name in ("tabletop_careful", "tabletop_async"))],
+    [
+        "tabletop_base",
+        "tabletop_tokens",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("tabletop_careful", "tabletop_async")),
+    ],
 )
 def test_checkpoint_scores_as_its_header_says(name: str) -> None:
     """On episodes that the recorded figure did not use, the success differs by no more than chance allows."""

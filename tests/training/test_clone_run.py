@@ -3,6 +3,7 @@
 import json
 import shlex
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -10,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from embodied_rl.assembly.loaded import load_policy
+from embodied_rl.checkpoints.policy_file import read_metadata
 from embodied_rl.commands import train as train_command
 from embodied_rl.commands.preparation import compose_config
 from embodied_rl.config.freeze import freeze_config
@@ -37,10 +39,12 @@ def test_a_clone_is_reported_filmed_and_continued(
 ) -> None:
     given: list[Any] = []
     monkeypatch.setattr(cloning_report, "advise_next", lambda *all_of_it: given.extend(all_of_it) or "as advised")
-    code, out, err = typed(*CLONE)
+    code, out, err = typed(*CLONE, "export=half.safetensors")
     assert code == 0, err
     (run,) = (tmp_path / "runs" / "sft").iterdir()
     name = run.relative_to(tmp_path)
+    success = Report.read(run / "report.json").success
+    assert read_metadata(tmp_path / "half.safetensors").extra["success"] == asdict(success)
     assert out.startswith(f"Run folder: {name}\n") and out.count(f"Run folder: {name}") == 2
     assert Report.read(run / "report.json").success.episodes == 4
     page = (run / "report.html").read_text()
