@@ -130,10 +130,8 @@ def measure_delay(config: BenchConfig) -> dict[str, Any]:
     from embodied_rl.evaluate.metadata import describe_policy
 
     who, kind, load = config.policy_file or ASYNC_ASSET, SimulatorKind.find(config.sim), provenance.measure_load()
-    policy, episodes = (
-        load_deployed(who),
-        protocol.enumerate_episodes(kind.spec, "eval", config.episodes, config.train.task),
-    )
+    policy = load_deployed(who)
+    episodes = protocol.enumerate_episodes(kind.spec, "eval", config.episodes, config.train.task)
     envs, cells = min(config.sim.num_envs, config.episodes), list[delay_table.Cell]()
     bed = delay_table.DelaySetup(
         policy, lambda: kind.inline(envs, "simulator", config.plan), envs, episodes, config.seed
