@@ -30,6 +30,8 @@ from embodied_rl.training.device_memory import choose_micro_batch, compare_gpus
 from embodied_rl.training.final_report import PAGE
 from embodied_rl.training.loop import train
 from embodied_rl.training.planner import plan_selection, stored
+from embodied_rl.training.replay_checks import check_preload
+from embodied_rl.training.rollout_worker import make_sampler
 from embodied_rl.training.run_checks import check_run, check_settings
 from embodied_rl.training.run_size import LARGEST_NEW, check_size, find_random_weights
 from embodied_rl.training.worker_pool import rank_timeout
@@ -81,7 +83,7 @@ def check_start(config: TrainConfig) -> list[tuple[str, str]]:
     """
     if config.resume is not None:
         stored, folder = read_run_to_resume(config)
-        check_settings(stored)
+        check_resumed(stored)
         return [("train", describe_size(stored, stored.train)), ("run", str(folder.path))]
     given, config = config.policy, resolve_device(name_judge(config))
     known = config if config.plan.allocation == "auto" else count_workers(config)
@@ -213,6 +215,13 @@ def find_run_to_resume(config: TrainConfig) -> RunFolder:
     return RunFolder.open(path)
 
 
+def check_resumed(config: TrainConfig) -> None:
+    """Check what a run goes on with besides its checkpoint: its tasks, and offline episodes; raise `UserError`."""
+    kind, needs = SimulatorKind.find(config.sim), build.find_method(config.algo).needs
+    check_preload(config, needs, kind.spec)
+    make_sampler(config, kind, needs)
+
+
 def lock_run_to_resume(config: TrainConfig, held: ExitStack) -> str:
     """Lock the folder of the run that `resume` selects, and extend the run if asked to; return its path.
 
@@ -224,7 +233,7 @@ def lock_run_to_resume(config: TrainConfig, held: ExitStack) -> str:
     longer = read_run_to_resume(config)[0]  # once more: it may have been changed until the lock was held
     if longer.reward.name is not None:
         check_model(longer.reward, SimulatorKind.find(longer.sim).spec)
-    check_settings(longer)
+    check_resumed(longer)
     if (note := extension.extend_run(folder, longer.train.iterations)) is not None:
         print(note)
     return str(folder.path)
