@@ -19,8 +19,8 @@ def run(config: FiguresConfig) -> int:
         UserError: a run is not finished, or a figure cannot be drawn.
     """
     results = Path(config.results).absolute()
-    check_figures(config)
     tracked = [TrackedRun.of(RunFolder.open(path)) for path in config.runs]
+    check_figures(config)
     places = [f"{config.group or each.experiment}/s{each.seed}.json" for each in tracked]
     if len(twice := [place for place in places if places.count(place) > 1]):
         raise UserError(f"{twice[0]} would hold two of the runs: track them by themselves.", code="runs-equal-seed")
