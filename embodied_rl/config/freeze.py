@@ -272,6 +272,8 @@ def _convert_union(value: Any, options: tuple[Any, ...], where: str) -> Any:
         try:
             return _convert(value, option, where)
         except UserError as error:
+            if error.code == "value-not-finite":
+                raise
             errors.append(error)
     raise errors[-1] if len(errors) == 1 else _wrong_type(value, " or ".join(map(_describe_type, others)), where)
 

@@ -77,7 +77,7 @@ def test_a_folder_of_configurations_comes_first(tmp_path: Path) -> None:
         ({MOVE + "measured": "tool_w"}, "name-unknown", "actions.move_x.measured: 'tool_w'"),
         ({MOVE + "target": "y"}, "action-target-invalid", "actions.move_x.target='y'"),
         ({MOVE + "limits__high": "none"}, "robot-limits-invalid", "actions.move_x.limits.high=none"),
-        ({MOVE + "limits__low": math.nan}, "robot-limits-invalid", "actions.move_x.limits.low=nan"),
+        ({MOVE + "limits__low": math.nan}, "value-not-finite", "actions.move_x.limits.low"),
         ({MOVE + "measured": ""}, "limits-not-measured", "actions.move_x.limits: low and high"),
         ({"actions__gripper__limits__low": "unlimited"}, "robot-limits-invalid", "actions.gripper.limits"),
         ({"actions__gripper__tracking_error": 0.1}, "tracking-error-not-measured", "actions.gripper.tracking_error"),

@@ -236,7 +236,7 @@ def test_the_identity_tells_the_maps(tmp_path: Path) -> None:
         ({"version": 9}, "calibration-damaged", "calibrate=true"),
         ({"progress": {"slope": -1.0, "offset": 0.0}}, "calibration-damaged", "slope -1"),
         ({"progress": {"slope": 1e9, "offset": 0.0}}, "calibration-damaged", "slope 1e+09"),
-        ({"progress": {"slope": 1.0, "offset": float("nan")}}, "calibration-damaged", "offset nan"),
+        ({"progress": {"slope": 1.0, "offset": float("nan")}}, "value-not-finite", "progress.offset"),
         ({"progress": {"slope": 1.0}}, "key-missing", "offset"),
         ({"progress": 3}, "value-wrong-type", "progress"),
     ],
