@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
-from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +36,12 @@ def list_third_party() -> dict[str, Path]:
     found: dict[str, Path] = {}
     for entry in entry_points(group="embodied_rl.configs"):
         try:
-            found[entry.value] = Path(str(files(entry.value).joinpath(".")))  # a folder without __init__.py, too
+            spec = find_spec(entry.value)  # of a folder without __init__.py, too
         except ModuleNotFoundError as error:
             raise make_import_error(entry, error) from error
+        if spec is None or not spec.submodule_search_locations:
+            raise make_import_error(entry, ModuleNotFoundError(f"No package named {entry.value!r}", name=entry.value))
+        found[entry.value] = Path(next(iter(spec.submodule_search_locations)))
     return found
 
 
