@@ -110,8 +110,8 @@ def check_figure(name: str, figure: Figure, groups: Mapping[str, Sequence[Tracke
     if figure.families or figure.profile is not None:
         found = {label: {tuple(run.after.families) for run in runs} for label, runs in groups.items()}
         if len(different := set.union(*found.values())) > 1:
-            message = f"{LIST}: {name}: runs of {', '.join(found)} have different families: {sorted(different)}. "
-            raise UserError(f"{message}Give families: false, and no profile.", code="tracked-runs-unequal")
+            message = f"{LIST}: {name}: runs of {', '.join(found)} have different families: {sorted(different)}."
+            raise UserError(f"{message} Give families: false, and no profile.", code="tracked-runs-unequal")
 
 
 def read_group(results: Path, group: str) -> list[TrackedRun]:

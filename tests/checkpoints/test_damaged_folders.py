@@ -56,7 +56,7 @@ def read(folder: Path, policy: str) -> object:
 
 
 @contextmanager
-def refuses_somehow(folder: Path) -> Iterator[None]:
+def refuses_by_name(folder: Path) -> Iterator[None]:
     """Check that the context raises an error that users understand, with the folder's name and a code."""
     with pytest.raises(UserError) as raised:
         yield
@@ -86,7 +86,7 @@ def test_settings_of_another_kind(tmp_path: Path, policy: str, file: str, change
     folder = FOLDERS[policy](tmp_path / "folder")
     read(folder, policy)
     change_json(folder / file, change)
-    with refuses_somehow(folder):
+    with refuses_by_name(folder):
         read(folder, policy)
 
 
@@ -108,7 +108,7 @@ def test_tensors_of_other_shapes(tmp_path: Path, policy: str, name: str, shape: 
     changed = [key for key in held if key.endswith(name)]
     assert changed
     save_file(held | {key: torch.zeros(shape) for key in changed}, file)
-    with refuses_somehow(folder):
+    with refuses_by_name(folder):
         read(folder, policy)
 
 

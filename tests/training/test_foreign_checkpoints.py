@@ -91,9 +91,9 @@ def test_train_resume_evaluate_and_write_back(
 @pytest.mark.process
 def test_pi0_fast_is_trained_evaluated_and_written_back(typed: Typed, tmp_path: Path) -> None:
     fast = small_fast.folder(tmp_path / "fast", stats=know_reaching())
-    told = json.loads((fast / "config.json").read_text())
-    told["output_features"]["action"]["shape"] = [2]
-    (fast / "config.json").write_text(json.dumps(told))
+    settings = json.loads((fast / "config.json").read_text())
+    settings["output_features"]["action"]["shape"] = [2]
+    (fast / "config.json").write_text(json.dumps(settings))
     policy = ("policy=pi0_fast", f"policy.checkpoint={fast}", CAMERAS, "policy.vision_heads=2")
     learning = ("algo=ppo", "algo.sampler.name=tokens", "algo.level=chunk")
     assert succeeded(typed(*RUN, *policy, *learning))
