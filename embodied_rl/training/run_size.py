@@ -229,7 +229,7 @@ def check_environments(num_envs: int, spec: SimulatorSpec) -> None:
 
 
 def find_random_weights(policy: PolicyNode, weights: int) -> str | None:
-    """Return why a large network of so many bytes needs a checkpoint, where it has none: from random weights it learns too slowly."""
+    """Return why a large network of so many bytes needs a checkpoint, where it has none: else it learns too slowly."""
     if policy.checkpoint is not None or weights <= LARGEST_NEW:
         return None
     return (
