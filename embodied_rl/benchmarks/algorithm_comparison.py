@@ -27,9 +27,9 @@ def list_shared_words(config: BenchConfig) -> list[str]:
     """Return the words typed for all runs.
 
     Raises:
-        UserError: a key of the algorithm, or one that says how long runs are, was typed.
+        UserError: a key of the algorithm was typed, or one that says how long runs are or where one of them stores.
     """
-    return list_shared(config, groups=("algo",), keys=("train.iterations", "resume"))
+    return list_shared(config, groups=("algo",), keys=("train.iterations", "resume", "replay.root"))
 
 
 def list_runs(config: BenchConfig, root: Path, iterations: Mapping[str, int]) -> list[ArmRun]:

@@ -89,6 +89,8 @@ def compare_algorithms(config: BenchConfig) -> dict[str, Any]:
     """Train with each algorithm from the same start, and compare success at equal episodes and at equal time."""
     from embodied_rl.benchmarks import algorithm_comparison
 
+    if not config.algorithms:
+        raise UserError("algorithms=[]: name at least one, such as algorithms=[filtered].", code="algorithms-missing")
     shared, iterations = algorithm_comparison.list_shared_words(config), dict[str, int]()
     for name in config.algorithms:  # all are checked before the first one runs
         words = (*shared, f"algo={name}")

@@ -26,6 +26,7 @@ from embodied_rl.evaluate.protocol import enumerate_episodes
 from embodied_rl.interfaces.policy import DeployedPolicy
 from embodied_rl.interfaces.sim import Array, Episode, Observation, Simulator, SimulatorSpec, StepResult
 from embodied_rl.rollout.episode_sampler import derive_episode_seed, derive_noise_seed
+from embodied_rl.rollout.replay import replay_files
 from embodied_rl.rollout.replay.format import ReplayFormat
 from embodied_rl.rollout.replay.storage import ReplayStorage
 from embodied_rl.rollout.runner import EpisodeRunner, Observer, RunningEpisode, split_into_batches
@@ -69,9 +70,21 @@ def run(config: CollectConfig) -> None:
 
 
 def check_collection(config: CollectConfig) -> None:
-    """Check who acts and who filters, for a dry run."""
+    """Check who acts, where episodes go and who filters, for a dry run."""
     check_acting(config)
+    check_out(config)
     choose_filter(config.reward, config.filter, SimulatorKind.find(config.sim).spec)
+
+
+def check_out(config: CollectConfig) -> None:
+    """Check that `out` is new, for formats that would keep what they find there; raise `UserError` otherwise."""
+    out = Path(config.out)
+    if config.format == "lerobot":
+        from embodied_rl.datasets.lerobot.collected import check_new  # needs the optional pyarrow and PyAV
+
+        check_new(out)
+    elif config.format == "replay":
+        replay_files.check_new(out)
 
 
 @contextmanager
@@ -80,8 +93,9 @@ def choose_writer(config: CollectConfig, spec: SimulatorSpec) -> Iterator[Callab
 
     Raises:
         Unavailable: a package that the format needs is not installed.
-        ReplayError: `out` is not new.
+        DatasetError, ReplayError: `out` is not new.
     """
+    check_out(config)
     if config.format == "npz":
         yield lambda record: {"file": write_npz(Path(config.out), record, spec.body)}
         return

@@ -170,7 +170,9 @@ class TrainingPreparation(Preparation):
 
 
 def describe_size(config: Any, loop: TrainLoop) -> str:
-    """Return how many decisions a run makes, or episodes, where its algorithm collects whole ones."""
+    """Return how many decisions a run makes, or episodes, where its algorithm collects whole ones, or neither."""
+    if isinstance(config, TrainConfig) and not config.replay.collect:
+        return f"{loop.iterations} iterations of learning from {config.replay.preload}"
     kind, options = plugins.configure_plugin("algorithms", config.algo, "algo")
     envs = config.sim.num_envs
     if cast("Any", kind).needs(options).fresh_episodes:

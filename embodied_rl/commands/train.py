@@ -9,8 +9,8 @@ from embodied_rl.actors.learning import checkpoint
 from embodied_rl.actors.placement import describe_placement, resolve_placement
 from embodied_rl.assembly import build
 from embodied_rl.commands.preparation import describe_size
+from embodied_rl.config import assets, hub, plugins
 from embodied_rl.config import freeze as configuration
-from embodied_rl.config import plugins
 from embodied_rl.config.freeze import suggest_name
 from embodied_rl.critic.evaluation.validation import check_run_scorer
 from embodied_rl.interfaces.errors import RunFailed, UserError
@@ -30,7 +30,7 @@ from embodied_rl.training.device_memory import choose_micro_batch, compare_gpus
 from embodied_rl.training.final_report import PAGE
 from embodied_rl.training.loop import train
 from embodied_rl.training.planner import plan_selection, stored
-from embodied_rl.training.replay_checks import check_preload
+from embodied_rl.training.replay_checks import check_preload, check_storages
 from embodied_rl.training.rollout_worker import make_sampler
 from embodied_rl.training.run_checks import check_run, check_settings
 from embodied_rl.training.run_size import LARGEST_NEW, check_size, find_random_weights
@@ -83,7 +83,7 @@ def check_start(config: TrainConfig) -> list[tuple[str, str]]:
     """
     if config.resume is not None:
         stored, folder = read_run_to_resume(config)
-        check_resumed(stored)
+        check_resumed(stored, folder)
         return [("train", describe_size(stored, stored.train)), ("run", str(folder.path))]
     given, config = config.policy, resolve_device(name_judge(config))
     known = config if config.plan.allocation == "auto" else count_workers(config)
@@ -132,7 +132,7 @@ def start_or_resume(config: TrainConfig, held: ExitStack) -> tuple[TrainConfig, 
     """
     if config.resume is not None:
         return read_run_to_resume(replace(config, resume=decide_on_rank_0(lambda: lock_run_to_resume(config, held))))
-    begun: dict[str, TrainConfig] = {}
+    config, begun = locate_replay(config), dict[str, TrainConfig]()
 
     def begin() -> dict[str, str]:
         begun["config"], folder = start_run(config, held)
@@ -195,6 +195,15 @@ def resolve_device(config: TrainConfig) -> TrainConfig:
     return replace(config, policy=resolve_placement(config.policy))
 
 
+def locate_replay(config: TrainConfig) -> TrainConfig:
+    """Return the configuration with absolute paths of the replay storages, for a resume from another folder."""
+    node = config.replay
+    root = None if node.root is None else str(Path(node.root).absolute())
+    named = node.preload is None or node.preload.startswith((assets.PREFIX, hub.PREFIX))
+    preload = node.preload if named else str(Path(str(node.preload)).absolute())
+    return replace(config, replay=replace(node, root=root, preload=preload))
+
+
 def count_workers(config: TrainConfig) -> TrainConfig:
     """Return the configuration with the number of rollout workers of its mode."""
     return replace(config, plan=replace(config.plan, rollout_workers=plan_selection.count_rollout_workers(config)))
@@ -215,10 +224,12 @@ def find_run_to_resume(config: TrainConfig) -> RunFolder:
     return RunFolder.open(path)
 
 
-def check_resumed(config: TrainConfig) -> None:
-    """Check what a run goes on with besides its checkpoint: its tasks, and offline episodes; raise `UserError`."""
+def check_resumed(config: TrainConfig, folder: RunFolder) -> None:
+    """Check what a run goes on with besides its checkpoint: its tasks, and stored episodes; raise `UserError`."""
     kind, needs = SimulatorKind.find(config.sim), build.find_method(config.algo).needs
-    check_preload(config, needs, kind.spec)
+    offline = check_preload(config, needs, kind.spec)
+    if needs.learns_from == "replay":
+        check_storages(config, folder, offline)
     make_sampler(config, kind, needs)
 
 
@@ -233,7 +244,7 @@ def lock_run_to_resume(config: TrainConfig, held: ExitStack) -> str:
     longer = read_run_to_resume(config)[0]  # once more: it may have been changed until the lock was held
     if longer.reward.name is not None:
         check_model(longer.reward, SimulatorKind.find(longer.sim).spec)
-    check_resumed(longer)
+    check_resumed(longer, folder)
     if (note := extension.extend_run(folder, longer.train.iterations)) is not None:
         print(note)
     return str(folder.path)

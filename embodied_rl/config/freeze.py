@@ -4,6 +4,7 @@ The dataclasses define keys, types, defaults and, in the string under each field
 full key, the given value, the expected value and the text to type instead.
 """
 
+import math
 import sys
 import types
 from collections.abc import Collection, Mapping, Sequence
@@ -219,6 +220,8 @@ def _check_bounds(value: Any, item: Field[Any], where: str) -> None:
         raise UserError(f"{where} must be at least {minimum}, not {value}.", code="value-out-of-range")
     if maximum is not None and value is not None and not value <= maximum:
         raise UserError(f"{where} must be at most {maximum}, not {value}.", code="value-out-of-range")
+    if isinstance(value, float) and math.isinf(value):
+        raise UserError(f"{where} is infinite. Give a finite number.", code="value-not-finite")
 
 
 def _plain(value: Any) -> Any:

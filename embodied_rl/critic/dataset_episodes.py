@@ -95,7 +95,7 @@ def read_dataset(folder: str, episodes: int, seed: int) -> list[JudgedEpisode]:
             success = not features.get(_SUCCESS) or bool(dataset.column(_SUCCESS, everything).any())
             known = dataset.column(_STATE, everything) if _STATE in features else np.zeros((stop - start, 0))
             state = known.reshape(stop - start, -1).astype(np.float32)
-            task = dataset.tasks[int(dataset.column("task_index", rows[:1]).ravel()[0])]
+            task = dataset.read_instructions(rows[:1])[0]
             progress = measure_active_time(state)[rows - start].astype(np.float32)
             done = progress >= progress[-1] if success else np.zeros(len(progress), bool)
             done[:-1] &= progress[:-1] > 0  # done: the last frame, and those since which the robot has not moved

@@ -79,11 +79,9 @@ class ScriptedJoystick:
     ) -> None:
         topics, device = robot.operator, robot.operator.device
         moved = {use.entry for use in device.axes} | {place.entry for place in device.places}
-        if not hasattr(servoed, "progress") or not servoed.spec.reports_progress:
-            raise UserError(
-                "sim.human=scripted needs a simulator with an expert and sim.simulated={progress: true}.",
-                code="human-unsupported",
-            )
+        if not hasattr(servoed, "progress"):
+            message = "sim.human=scripted needs a simulator with an expert, which shows progress."
+            raise UserError(message, code="human-unsupported")
         if topics.teleop_type != JOY or not topics.label or moved != {entry.name for entry in robot.actions}:
             raise UserError(
                 f"sim.human=scripted: the file of {robot.name} needs operator.label, and a joystick that moves every "

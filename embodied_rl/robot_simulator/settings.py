@@ -90,12 +90,18 @@ def describe_robot(config: RobotSimulatorConfig) -> SimulatorSpec:
     robot = load_robot(config.robot)
     body = robot.body
     if config.simulator is not None:
-        spec = SimulatorKind.find(make_simulator_node(config)).spec
+        spec = SimulatorKind.find(make_simulator_node(config), "sim.simulated").spec
         if spec.body != body:
             raise UserError(
                 f"sim.simulator={config.simulator} does not simulate robot={robot.name}: cameras, state, actions or "
                 "control_hz differ. Give sim.simulated the keys that the robot's file was made for.",
                 code="robot-simulator-mismatch",
+            )
+        if config.human == "scripted" and not spec.reports_progress:
+            raise UserError(
+                "sim.human=scripted takes over where a task makes no progress: give sim.simulated={progress: true}, "
+                "and a simulator that reports it.",
+                code="human-unsupported",
             )
         return replace(
             spec, privileged_names=(), can_snapshot=False, can_replay=False, reports_progress=False, device="cpu"

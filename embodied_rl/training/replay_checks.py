@@ -1,18 +1,27 @@
 """Checks of a run that learns from replay, before its folder is made."""
 
+from contextlib import suppress
 from pathlib import Path
 
+from safetensors import SafetensorError, safe_open
+
 from embodied_rl.actors.embodiment import add_conditions
+from embodied_rl.actors.learning.checkpoint import TENSORS, list_steps
 from embodied_rl.assembly import build, networks
 from embodied_rl.config import assets
 from embodied_rl.interfaces.algorithm import Needs
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.rollout.episode_sampler import name_tasks
-from embodied_rl.rollout.replay.experience import choose_episodes, open_offline
-from embodied_rl.rollout.replay.format import ReplayFormat
+from embodied_rl.rollout.replay.dataset_episodes import is_dataset
+from embodied_rl.rollout.replay.experience import check_offline, choose_episodes, open_offline
+from embodied_rl.rollout.replay.format import ReplayError, ReplayFormat
+from embodied_rl.rollout.replay.replay_files import FORMAT
+from embodied_rl.rollout.replay.storage import ReplayStorage
+from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runtime.ranks.torchrun_launcher import TorchrunPlace
-from embodied_rl.schema import TrainConfig
+from embodied_rl.schema import ReplayNode, TrainConfig
+from embodied_rl.system.atomic_write import check_folder
 from embodied_rl.system.untrusted_files import name_file
 
 
@@ -23,8 +32,10 @@ def check_replay(config: TrainConfig) -> None:
         UserError: they do not; the message names the key.
     """
     name, root = config.algo.name, config.replay.root
-    if root is not None and Path(root).exists() and (not Path(root).is_dir() or any(Path(root).iterdir())):
-        raise UserError(f"replay.root={root} is not empty. Give a new folder.", code="replay-not-empty")
+    if root is not None:
+        check_folder(root, "replay.root")
+        if Path(root).exists() and any(Path(root).iterdir()):
+            raise UserError(f"replay.root={root} is not empty. Give a new folder.", code="replay-not-empty")
     if config.mode == "stream":
         raise UserError(
             f"mode=stream: algo.name={name} learns from all stored episodes at once, not from segments of a rollout. "
@@ -58,6 +69,14 @@ def check_replay(config: TrainConfig) -> None:
             "replay.collect=false learns from stored episodes alone: name them with replay.preload=<folder>, and give "
             "plan=colocated, as there are no rollouts to plan.",
             code="replay-without-episodes",
+        )
+    unused = {"replay.root": root, "replay.capacity": config.replay.capacity, "curriculum": config.curriculum.name}
+    plain = {"replay.root": None, "replay.capacity": ReplayNode().capacity, "curriculum": "uniform"}
+    if not config.replay.collect and (changed := [key for key in unused if unused[key] != plain[key]]):
+        raise UserError(
+            f"{changed[0]}={unused[changed[0]]} is not used with replay.collect=false, which neither runs nor stores "
+            "episodes. Leave it out.",
+            code="key-unused",
         )
     if config.policy.delay:
         raise UserError(
@@ -93,20 +112,32 @@ def check_workers(config: TrainConfig) -> None:
             raise UserError(f"{reason} (algo.name={config.algo.name}).", code="replay-with-rollout-workers")
 
 
-def check_preload(config: TrainConfig, needs: Needs, spec: SimulatorSpec) -> None:
+def check_preload(config: TrainConfig, needs: Needs, spec: SimulatorSpec) -> tuple[ReplayStorage, ...]:
     """Check that `replay.preload` holds experience of this simulator, with instructions that the policy knows.
+
+    Returns:
+        Its storages, without the pictures of a dataset.
 
     Raises:
         UserError: it does not, or is no replay storage; the message names the difference.
     """
     if config.replay.preload is None:
-        return
+        return ()
     network, embodiment = build.outline_backbone(config.policy, spec)
     embodiment = networks.fit_conditions(network, embodiment, needs.conditions, spec.instruction_length)
     expected = ReplayFormat.of_simulator(spec, 1, 2, embodiment.executed)
     noise = None if needs.start_noise is None else needs.start_noise.count_entries(network.spec)
     storages = open_offline(assets.resolve_path(config.replay.preload), spec, pictures=False)
     tasks = name_tasks(spec, config.train.task)
+    if tasks is not None and is_dataset(assets.resolve_path(config.replay.preload)):
+        texts = {text for storage in storages for text in storage.list_instructions()}
+        if unknown := sorted(texts - {task.name for task in spec.tasks}):
+            raise UserError(
+                f"replay.preload={config.replay.preload}: train.task={config.train.task} cannot choose among the "
+                f"episodes of a LeRobotDataset with the instruction '{unknown[0]}', which is no task's name. Give a "
+                "replay storage (`collect format=replay`), or leave out train.task.",
+                code="dataset-without-tasks",
+            )
     if not any(choose_episodes(storage, tasks) for storage in storages):
         of = "" if tasks is None else f" of train.task={config.train.task}"
         raise UserError(
@@ -127,6 +158,30 @@ def check_preload(config: TrainConfig, needs: Needs, spec: SimulatorSpec) -> Non
         with name_file(assets.resolve_path(config.replay.preload)):
             for condition in needs.conditions or [embodiment.condition]:
                 embodiment.tokens(add_conditions(storage.list_instructions(), condition))
+    return storages
+
+
+def check_storages(config: TrainConfig, folder: RunFolder, offline: tuple[ReplayStorage, ...]) -> None:
+    """Check that a run that continues from a checkpoint still has the storages that it wrote and learned from.
+
+    Raises:
+        ReplayError: one is missing, or the episodes of `replay.preload` are not those of the checkpoint.
+    """
+    steps, root = list_steps(folder.checkpoints), Path(config.replay.root or folder.path / "replay")
+    if not steps:
+        return
+    for number in range(config.plan.collectors if config.replay.collect else 0):
+        if not (place := root / f"collector_{number}" / FORMAT).is_file():
+            raise ReplayError(
+                f"{place.parent} is not there: the run continues with what it stored. Restore it from a copy, or give "
+                "the folder that it is in by replay.root.",
+                code="replay-missing",
+            )
+    key, file = "rank/0/replay/offline", folder.checkpoints / f"{steps[-1]:08d}" / TENSORS
+    with suppress(OSError, SafetensorError):  # a damaged checkpoint is told when it is read
+        with safe_open(file, "numpy") as tensors:
+            stored = {"offline": tensors.get_tensor(key)} if key in set(tensors.keys()) else {}
+        check_offline(offline, stored)
 
 
 def check_stored(config: TrainConfig, needs: Needs, stored: ReplayFormat, executed: int, noise: int) -> None:

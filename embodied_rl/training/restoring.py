@@ -13,6 +13,7 @@ from embodied_rl.actors.learning.checkpoint import STATE, CheckpointError
 from embodied_rl.config.freeze import freeze_config
 from embodied_rl.interfaces.errors import RunFailed, TransportError, UserError
 from embodied_rl.interfaces.sim import Unavailable
+from embodied_rl.rollout.replay.format import ReplayError
 from embodied_rl.system.untrusted_files import shorten
 from embodied_rl.training.metrics import RunTotals
 
@@ -57,7 +58,7 @@ def explain_state_mismatch(folder: Path) -> Iterator[None]:
     except UNRELATED_ERRORS:
         raise
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        if isinstance(error, UserError) and str(folder) in str(error):
+        if isinstance(error, ReplayError) or (isinstance(error, UserError) and str(folder) in str(error)):
             raise
         remedy = "Restore it from a copy; or remove it, and resume continues from the one before."
         reason = f"{type(error).__name__}: {shorten(error)}"

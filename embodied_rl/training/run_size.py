@@ -142,8 +142,8 @@ def measure_run(config: TrainConfig, needs: Needs, spec: SimulatorSpec) -> RunSi
 
 
 def measure_replay(config: TrainConfig, needs: Needs, spec: SimulatorSpec, actor: Actor, decisions: int) -> int:
-    """Count the bytes of a run's replay storages on the disk; 0 for an algorithm that does not learn from replay."""
-    if needs.learns_from != "replay":
+    """Count the bytes of a run's replay storages on the disk; 0 for a run that stores nothing."""
+    if needs.learns_from != "replay" or not config.replay.collect:
         return 0
     return make_replay_format(config, spec, actor, decisions, config.sim.num_envs, needs.stores).nbytes
 

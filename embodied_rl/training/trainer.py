@@ -27,6 +27,7 @@ from embodied_rl.rollout.audit import summarise_sources
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.delay import follow_training
 from embodied_rl.rollout.episode_sampler import Purpose
+from embodied_rl.rollout.replay.experience import check_offline
 from embodied_rl.rollout.staleness import mask_older, summarise_staleness
 from embodied_rl.rollout.timeline import LEARN, RANK, Span, Timeline, keep_timelines
 from embodied_rl.runs import provenance
@@ -259,7 +260,8 @@ class Trainer:
             if self.parts.distiller is not None:
                 self.parts.distiller.load(_part(mine, "distiller/"))
             if self.parts.replay is not None:
-                self.parts.replay.load({name: value.numpy() for name, value in _part(mine, "replay/").items()})
+                stored = {name: value.numpy() for name, value in _part(mine, "replay/").items()}
+                check_offline(self.parts.replay.offline, stored)
             shards.read_shards(place, self.parts.sharding)
             self.actor.version = version
             self._experience.load({name: value.numpy() for name, value in _part(mine, "collector/").items()})

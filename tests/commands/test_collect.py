@@ -11,7 +11,7 @@ import pytest
 
 from embodied_rl.actors.scripted import RandomPolicy
 from embodied_rl.commands import collect
-from embodied_rl.commands.collect import AT_ONCE, run
+from embodied_rl.commands.collect import AT_ONCE, check_collection, run
 from embodied_rl.datasets.lerobot.dataset_reader import LeRobotDataset
 from embodied_rl.datasets.lerobot.info import DatasetError
 from embodied_rl.datasets.record import ABOUT, Record
@@ -175,6 +175,20 @@ def test_a_dataset_is_not_collected_into_twice(tmp_path) -> None:
     run(config)
     with pytest.raises(DatasetError, match="already holds a dataset"):
         run(config)
+
+
+def test_a_replay_storage_is_not_collected_into_twice(tmp_path, monkeypatch) -> None:
+    config = CollectConfig(SimNode("tabletop", options=OPTIONS), "random", episodes=1, format="replay")
+    run(replace(config, out=str(tmp_path / "stored")))
+    before = {path: path.read_bytes() for path in (tmp_path / "stored").iterdir()}
+    for call in (run, check_collection):
+        with refuses("output-exists", tmp_path / "stored"):
+            call(replace(config, out=str(tmp_path / "stored")))
+    assert {path: path.read_bytes() for path in (tmp_path / "stored").iterdir()} == before
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with refuses("output-exists", "out=."):
+        run(replace(config, out="."))
 
 
 @pytest.mark.thorough

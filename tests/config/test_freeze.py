@@ -114,6 +114,8 @@ def test_wrong_values_of_nested_nodes_are_refused() -> None:
     assert '"True"' not in str(raised.value), "only numbers need quotes"
     with refuses("value-not-finite", "rate", "NaN"):
         freeze_config(Bounded, {"rate": float("nan")})
+    with refuses("value-not-finite", "rate", "infinite"):
+        freeze_config(Bounded, {"rate": float("inf")})
 
 
 @dataclass(frozen=True)

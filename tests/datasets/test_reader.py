@@ -263,6 +263,34 @@ def shifted(folder: Path) -> None:
     pq.write_table(pa.Table.from_pylist(rows), path)
 
 
+def feature(name: str, **changes: object) -> Callable[[Path], None]:
+    """Damage that changes the description of a feature."""
+
+    def edit(folder: Path) -> None:
+        path = folder / "meta/info.json"
+        info = json.loads(path.read_text())
+        info["features"][name] |= changes
+        path.write_text(json.dumps(info))
+
+    return edit
+
+
+def without_time(folder: Path) -> None:
+    """Replace the time at which a clip begins by NaN."""
+    path = min(folder.glob("meta/episodes/*/*"))
+    rows = pq.read_table(path).to_pylist()
+    rows[1]["videos/observation.images.front/from_timestamp"] = float("nan")
+    pq.write_table(pa.Table.from_pylist(rows), path)
+
+
+def named_twice(folder: Path) -> None:
+    """Add a camera whose name is that of another one."""
+    path = folder / "meta/info.json"
+    info = json.loads(path.read_text())
+    info["features"]["observation.front"] = info["features"]["observation.images.front"]
+    path.write_text(json.dumps(info))
+
+
 DAMAGED = "dataset-damaged"
 
 
@@ -274,6 +302,13 @@ DAMAGED = "dataset-damaged"
         (edited("total_frames", 1000), DAMAGED, ("9 episodes", "1000 frames")),
         (edited("total_episodes", 10), DAMAGED, ("10 episodes",)),
         (edited("features", {"x": 1}), DAMAGED, ("info.json",)),
+        (edited("fps", 10**400), DAMAGED, ("info.json", "fps")),
+        (edited("fps", 1e-300), DAMAGED, ("info.json", "fps")),
+        (feature("action", shape=[-1]), DAMAGED, ("info.json", "shape")),
+        (feature("action", shape=[10**30]), DAMAGED, ("info.json", "shape")),
+        (feature("action", names=["\ud800", "b"]), DAMAGED, ("info.json",)),
+        (without_time, DAMAGED, ("episodes", "front")),
+        (named_twice, DAMAGED, ("observation.front",)),
         (without("meta/info.json"), "not-a-dataset", ("info.json",)),
         (without("meta/tasks.parquet"), DAMAGED, ("tasks.parquet",)),
         (without("meta/episodes/*/*"), DAMAGED, ("9 episodes",)),
@@ -292,6 +327,42 @@ def test_damage_is_reported_when_a_dataset_is_opened(folder, tmp_path, damage, c
     damage(shutil.copytree(folder, tmp_path / "data"))
     with refuses(code, *data, kind=DatasetError):
         LeRobotDataset(tmp_path / "data")
+
+
+@pytest.mark.parametrize("number", [-1, 99])
+def test_a_frame_of_a_task_that_is_not_listed_is_refused(folder, tmp_path, number) -> None:
+    shutil.copytree(folder, tmp_path / "data")
+    for path in (tmp_path / "data").glob("data/*/*.parquet"):
+        table = pq.read_table(path)
+        place = table.column_names.index("task_index")
+        pq.write_table(table.set_column(place, "task_index", pa.array([number] * len(table), pa.int64())), path)
+    with refuses(DAMAGED, f"task {number}"):
+        LeRobotDataset(tmp_path / "data").read([0])
+
+
+def test_a_frame_without_a_time_or_a_picture_is_refused(folder, tmp_path, monkeypatch) -> None:
+    """A time that is NaN hides no other that is wrong."""
+    dataset = LeRobotDataset(shutil.copytree(folder, tmp_path / "data"))
+    read = LeRobotDataset.column
+    times = {0: np.nan, 1: 7.0}
+
+    def spoil(self: LeRobotDataset, name: str, rows: np.ndarray) -> np.ndarray:
+        values = read(self, name, rows)
+        if name == "timestamp":
+            values[[row in times for row in rows]] = [[times[row]] for row in rows if row in times]
+        return values
+
+    monkeypatch.setattr(LeRobotDataset, "column", spoil)
+    for rows in ([0], [0, 1, 2]):
+        with refuses(DAMAGED, "has no frame at"):
+            dataset.images("front", rows)
+    for path in (tmp_path / "data").glob("data/*/*.parquet"):
+        table, key = pq.read_table(path), "observation.images.wrist"
+        place = table.column_names.index(key)
+        empty = pa.array([{"bytes": None, "path": "a.png"}] * len(table), table.schema.field(key).type)
+        pq.write_table(table.set_column(place, key, empty), path)
+    with refuses(DAMAGED, "picture"):
+        LeRobotDataset(tmp_path / "data").images("wrist", [0])
 
 
 def test_missing_content_is_refused(dataset, tmp_path) -> None:

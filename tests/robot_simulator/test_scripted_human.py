@@ -10,12 +10,12 @@ from embodied_rl.deployment.execution.limits import EntryLimits
 from embodied_rl.deployment.execution.operator_device import AxisUse, OperatorDevice
 from embodied_rl.deployment.execution.operator_input import OperatorInputParser, enter_dead_zone
 from embodied_rl.deployment.execution.tick import Mode, OperatorInput
-from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Episode, Source, StepResult
 from embodied_rl.robot_simulator.scripted_human import HumanObservation, HumanSettings, ScriptedHuman
-from embodied_rl.robot_simulator.settings import RobotSimulatorConfig
+from embodied_rl.robot_simulator.settings import RobotSimulatorConfig, describe_robot
 from embodied_rl.robot_simulator.simulator import RobotSimulator
 from embodied_rl_sims.tabletop import Tabletop, TabletopConfig
+from tests.support.refusals import refuses
 
 SETTINGS = HumanSettings(patience_s=1.0, least=0.05, enough=0.3, longest_s=2.0, reaction_s=0.2)
 ADVICE = np.array([0.01, -0.02, 1.0], np.float32)
@@ -170,5 +170,8 @@ def test_a_takeover_does_not_jump(robot: RobotSimulator) -> None:
 
 
 def test_a_human_needs_an_operator_that_shows_progress() -> None:
-    with pytest.raises(UserError, match="progress"):
-        RobotSimulator(RobotSimulatorConfig(human="scripted"), 1)
+    """It is known before anything is built, and a wrong key has the name that it was typed by."""
+    with refuses("human-unsupported", "sim.simulated={progress: true}"):
+        describe_robot(RobotSimulatorConfig(human="scripted"))
+    with refuses("key-unknown", "sim.simulated.progres"):
+        describe_robot(RobotSimulatorConfig(human="scripted", simulated={"progres": True}))

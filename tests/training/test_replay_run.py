@@ -87,6 +87,29 @@ def test_a_run_does_not_go_on_with_other_offline_experience(typed: Callable[...,
 
 
 @pytest.mark.thorough
+def test_a_run_goes_on_from_elsewhere_and_not_without_what_it_stored(
+    typed: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own storage and its offline episodes, named in relation to the folder in which it began; refused, it is as
+    before."""
+    assert typed("train", *FILTERED, "replay.root=first", "run.root=earlier")[0] == 0
+    assert typed("train", *FILTERED, "replay.preload=first", "replay.root=own", "train.iterations=2")[0] == 0
+    run = next((tmp_path / "runs").glob("*/*"))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    again = ("train", f"resume={run}", "train.iterations=3", f"replay.preload={tmp_path / 'first'}")
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    code, _, err = typed(*again, "replay.root=own")
+    assert code == 2 and "[replay-missing] own/collector_0" in err, err
+    assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
+    assert [*(tmp_path / "elsewhere").iterdir()] == []
+    _, out, err = typed(*again[:3])  # which names what was left out
+    assert f"replay.root={tmp_path / 'own'}" in out + err and f"replay.preload={tmp_path / 'first'}" in out + err
+    code, _, err = typed(*again, f"replay.root={tmp_path / 'own'}")
+    assert code == 0, err
+
+
+@pytest.mark.thorough
 def test_a_run_learns_from_an_earlier_one_too(typed: Callable[..., Any], tmp_path: Path) -> None:
     """Which is not changed by it."""
     assert typed("train", *FILTERED, "algo.held_out=0", "replay.root=first")[0] == 0
@@ -161,6 +184,8 @@ def test_a_run_learns_from_a_dataset_alone(typed: Callable[..., Any], tmp_path: 
     (row,) = figures(next((tmp_path / "runs").glob("*/*")))
     frames = sum(json.loads(line)["steps"] for line in (tmp_path / "data" / "index.jsonl").read_text().splitlines())
     assert (row["update/episodes"], row["update/rows"]) == (4, frames)
+    code, _, err = typed("train", *words, "policy.critic=prefix", "train.task=press")
+    assert code == 2 and "[dataset-without-tasks] replay.preload=data" in err, err
 
 
 @pytest.mark.thorough
@@ -274,6 +299,10 @@ def test_a_policy_in_a_separate_process_gets_the_guidance(typed: Callable[..., A
     [
         (("policy.delay=1", "policy.executed=1"), "policy.delay=1"),
         (("replay.root=.",), "replay.root=."),
+        (("replay.root=something/x",), "replay.root=something/x"),
+        (("replay.collect=false", "replay.preload=.", "replay.root=new"), "replay.root=new"),
+        (("replay.collect=false", "replay.preload=.", "curriculum=success_rate"), "curriculum=success_rate"),
+        (("algo.lr=.inf",), "algo.lr"),
         (("reward=oracle",), "reward.name="),
         (("replay.preload=nothing",), "nothing"),
         (("replay.capacity=100000000000",), "replay.capacity=100000000000"),

@@ -48,7 +48,6 @@ def test_they_are_listed(example: None, typed: Callable[..., Any]) -> None:
 
 
 def test_an_operator_that_it_has_not_is_refused_by_the_key(example: None, typed: Callable[..., Any]) -> None:
-    """`sft` asks for the faulty one unless it is told otherwise."""
     code, _, err = typed("sft", "experiment=reacher_sft", "algo.operator=faulty", "sim.num_envs=2")
     assert code == 2 and "algo.operator=faulty: the reacher's operator has no faults; give careful." in err
 

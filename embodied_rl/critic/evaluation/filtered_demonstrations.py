@@ -225,7 +225,7 @@ def filter_dataset(
             steps = choose_frames(np.arange(stop - start), chosen.rules.every)
             frames = {camera: dataset.images(name, start + steps) for camera, name in cameras.items()}
             state = dataset.column("observation.state", start + steps).reshape(len(steps), -1).astype(np.float32)
-            text = dataset.tasks[int(dataset.column("task_index", [start]).ravel()[0])]
+            text = dataset.read_instructions([start])[0]
             yield DemonstrationFrames(str(number), text, text, steps, frames, state)
 
     for number, scored in zip(numbers, chosen.score(show(), chunk, whole=False), strict=True):

@@ -38,14 +38,19 @@ def make_dataset(
     """Create a dataset with one frame per control step; `images`: see `info.make_features`.
 
     Raises:
-        DatasetError: the folder already holds a dataset, so that episodes could be stored twice.
+        DatasetError: the folder already holds a dataset.
     """
-    if (folder / INFO).exists():
-        raise DatasetError(f"out: {folder} already holds a dataset. Set out to another folder.", code="output-exists")
+    check_new(folder)
     features = make_features(spec, images)
     if recorded:
         features |= {PROPOSED: features[ACTION], **RECORDED}
     return DatasetWriter(folder, features, spec.control_hz, robot_type)
+
+
+def check_new(folder: Path) -> None:
+    """Raise `DatasetError` if a folder already holds a dataset, so that episodes could be stored twice."""
+    if (folder / INFO).exists():
+        raise DatasetError(f"out: {folder} already holds a dataset. Set out to another folder.", code="output-exists")
 
 
 def write_episode(writer: DatasetWriter, record: Record) -> int:

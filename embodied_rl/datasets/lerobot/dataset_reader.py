@@ -118,11 +118,10 @@ class LeRobotDataset:
         self.tasks = read_tasks(self.folder, self.info)
         self.starts = np.array([episode.start for episode in self.episodes], np.int64)
         self.stops = np.array([episode.stop for episode in self.episodes], np.int64)
-        self.cameras = {
-            key.removeprefix(IMAGES).removeprefix("observation."): key
-            for key, feature in self.info.features.items()
-            if feature.is_image and not feature.is_depth
-        }
+        seen = [key for key, feature in self.info.features.items() if feature.is_image and not feature.is_depth]
+        self.cameras = {key.removeprefix(IMAGES).removeprefix("observation."): key for key in seen}
+        if twice := set(seen) - set(self.cameras.values()):
+            raise damaged(f"{self.folder}: {min(twice)} is a camera of the same name as another.")
         self._places = list(dict.fromkeys(episode.data for episode in self.episodes))
         number = {place: index for index, place in enumerate(self._places)}
         self._file = np.array([number[episode.data] for episode in self.episodes], np.int64)  # of each episode
@@ -169,7 +168,7 @@ class LeRobotDataset:
         observation = Observation(
             images={camera: self.images(camera, wanted) for camera in self.cameras},
             state=self.column(STATE, wanted).reshape(len(wanted), -1).astype(np.float32),
-            instruction=tuple(self.tasks[index] for index in self.column("task_index", wanted).ravel().tolist()),
+            instruction=tuple(self.read_instructions(wanted)),
         )
         return DatasetSamples(
             observation=observation,
@@ -179,6 +178,13 @@ class LeRobotDataset:
             episode=episode,
             extra={name: self.column(name, wanted) for name in extra},
         )
+
+    def read_instructions(self, rows: Sequence[int] | Array) -> list[str]:
+        """Return the instructions of frames by number; raise `DatasetError` if one is not in the list of tasks."""
+        numbers = self.column("task_index", rows).ravel()
+        if len(unknown := numbers[(numbers < 0) | (numbers >= len(self.tasks))]):
+            raise damaged(f"{self.folder}: a frame has task {unknown[0]}, and the dataset has {len(self.tasks)} tasks.")
+        return [self.tasks[index] for index in numbers.tolist()]
 
     def column(self, name: str, rows: Sequence[int] | Array) -> Array:
         """Return one numeric feature of frames by number, [n, *shape].
@@ -275,7 +281,8 @@ class LeRobotDataset:
         """Yield a file, a position in `rows`, and the picture of this frame."""
 
         def read_group(table: Any, group: int) -> list[bytes]:
-            return [entry["bytes"] for entry in table.read_row_group(group, columns=[key])[key].to_pylist()]
+            entries = table.read_row_group(group, columns=[key])[key].to_pylist()
+            return [(isinstance(entry, dict) and entry.get("bytes")) or b"" for entry in entries]
 
         for place, where in self._by_file(rows).items():
             path = find_file(self.folder, self.info.data_file(place))
@@ -287,7 +294,7 @@ class LeRobotDataset:
                 group = int(np.searchsorted(stops, row, "right"))
                 files = self._pictures.get((path, key, group), lambda t=table, g=group: read_group(t, g))
                 try:
-                    opened = Image.open(io.BytesIO(files[row - int(stops[group] - sizes[group])] or b""))
+                    opened = Image.open(io.BytesIO(files[row - int(stops[group] - sizes[group])]))
                     picture = np.asarray(opened.convert("RGB"))
                 except OSError as error:
                     raise damaged(f"{path} is damaged: a picture cannot be decoded ({error})") from error

@@ -1,6 +1,7 @@
 """Files of the list of episodes, meta/episodes, and of the texts of their tasks, meta/tasks.parquet."""
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,13 +72,14 @@ class RecordedEpisode:
 
     @staticmethod
     def of_row(row: Mapping[str, Any], videos: Sequence[str]) -> "RecordedEpisode":
-        """Convert a row of the list to an episode; raise KeyError or TypeError if an entry is missing."""
+        """Convert a row of the list to an episode; raise KeyError, TypeError or ValueError if an entry is invalid."""
         clips = {}
         for key in videos:
             place = FilePlace(int(row[f"videos/{key}/chunk_index"]), int(row[f"videos/{key}/file_index"]))
-            clips[key] = Clip(
-                place, float(row[f"videos/{key}/from_timestamp"]), float(row[f"videos/{key}/to_timestamp"])
-            )
+            start, stop = float(row[f"videos/{key}/from_timestamp"]), float(row[f"videos/{key}/to_timestamp"])
+            if not (math.isfinite(start) and math.isfinite(stop)):
+                raise ValueError(f"the video {key} begins at {start} s and ends at {stop} s")
+            clips[key] = Clip(place, start, stop)
         return RecordedEpisode(
             index=int(row["episode_index"]),
             tasks=tuple(row["tasks"]),

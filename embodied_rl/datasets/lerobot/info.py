@@ -1,6 +1,7 @@
 """Content of a dataset's meta/info.json: its features, sizes and file paths."""
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
@@ -19,6 +20,8 @@ EPISODES = "meta/episodes/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 DATA = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 VIDEO = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
 
+MOST_NUMBERS, RATES = 2**28, (1e-3, 1e6)
+"""Numbers of a frame's value at most; the lowest and highest number of frames per second."""
 STATE, ACTION, IMAGES = "observation.state", "action", "observation.images."
 REWARD, SUCCESS, DONE, SOURCE = "next.reward", "next.success", "next.done", "source"
 
@@ -64,11 +67,15 @@ class Feature:
 
     @staticmethod
     def from_json(entry: Mapping[str, Any]) -> "Feature":
-        """Parse an entry of `features`; raise KeyError or TypeError if it is invalid."""
+        """Parse an entry of `features`; raise KeyError, TypeError or ValueError if it is invalid."""
         info, dtype = entry.get("info") or entry.get("video_info"), entry["dtype"]
         if not isinstance(dtype, str) or not isinstance(info, dict | None):
             raise TypeError(f"dtype {dtype!r:.80} should be text, and info a mapping")
-        return Feature(dtype, tuple(map(int, entry["shape"])), entry.get("names"), info)
+        shape, names = tuple(map(int, entry["shape"])), entry.get("names")
+        if not 1 <= math.prod(shape) <= MOST_NUMBERS or any(size < 1 for size in shape):
+            raise ValueError(f"shape {shape!r:.80} is not that of a frame's value")
+        json.dumps(names, ensure_ascii=False).encode()  # raises UnicodeEncodeError
+        return Feature(dtype, shape, names, info)
 
     def to_json(self) -> dict[str, Any]:
         """Return the entry of `features` in meta/info.json."""
@@ -209,6 +216,8 @@ class Info:
             value = getattr(self, key)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
                 raise damaged(f"{where} is damaged: {key} should be a positive number.")
+        if not RATES[0] <= self.fps <= RATES[1]:
+            raise damaged(f"{where} is damaged: fps should lie between {RATES[0]:g} and {RATES[1]:g}.")
         for key in ("total_episodes", "total_frames", "total_tasks", "chunks_size"):
             value = getattr(self, key)
             if type(value) is not int or value < 0:

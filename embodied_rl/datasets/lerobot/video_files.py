@@ -144,7 +144,7 @@ class Decoder:
         before = np.maximum(after - 1, 0)
         nearest = np.where(seconds - times[before] <= times[after] - seconds, before, after)
         far = np.abs(times[nearest] - seconds)
-        if len(far) and far.max() > tolerance:
+        if not (far <= tolerance).all():  # also where a time is NaN
             worst = far.argmax()
             raise damaged(
                 f"{self._path} has no frame at {seconds[worst]:.4f} s: the nearest is at "

@@ -91,16 +91,19 @@ def check_dataset(dataset: "LeRobotDataset", spec: SimulatorSpec) -> None:
 
 
 def check_values(dataset: "LeRobotDataset", rows: Array, columns: dict[str, Array], sources: Array) -> None:
-    """Check that the frames `rows` hold finite numbers, a reward and an outcome each, and known sources.
+    """Check that the frames `rows` hold numbers that are finite as float32, a reward and an outcome each, and known
+    sources.
 
     Raises:
         ReplayError: they do not; the message names the feature and the first frame.
     """
     one = {name: columns[name].shape[1] == 1 for name in (REWARD, SUCCESS)} | {SOURCE: sources.shape[1] == 1}
+    choices = {SUCCESS: [0, 1], SOURCE: [*map(int, Source)]}
     for name, values in (columns | {SOURCE: sources}).items():
-        good = np.isfinite(values).all(axis=1) & one.get(name, True)
-        if name == SOURCE:
-            good &= np.isin(values, [*map(int, Source)]).all(axis=1)
+        with np.errstate(over="ignore"):
+            good = np.isfinite(values.astype(np.float32)).all(axis=1) & one.get(name, True)
+        if name in choices:
+            good &= np.isin(values, choices[name]).all(axis=1)
         if not good.all():
             raise ReplayError(
                 f"{dataset.folder}: {name} of frame {rows[~good][0]} is {values[~good][0].tolist()}, which is not what "
@@ -114,7 +117,7 @@ def write_rows(
 ) -> None:
     """Write the frames `rows` of one episode, with their images."""
     columns = {name: dataset.column(name, rows).reshape(len(rows), -1) for name in (STATE, ACTION, REWARD, SUCCESS)}
-    texts = [dataset.tasks[index] for index in dataset.column("task_index", rows).ravel().tolist()]
+    texts = dataset.read_instructions(rows)
     sources = np.full((len(rows), 1), Source.POLICY, np.uint8)
     if SOURCE in dataset.info.features:
         sources = dataset.column(SOURCE, rows).reshape(len(rows), -1)

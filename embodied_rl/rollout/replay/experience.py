@@ -13,6 +13,7 @@ from embodied_rl.interfaces.policy import Actor
 from embodied_rl.interfaces.sim import Array, Observation, SimulatorSpec
 from embodied_rl.rollout.replay.dataset_episodes import is_dataset, read_dataset
 from embodied_rl.rollout.replay.format import ReplayError, ReplayField, ReplayFormat
+from embodied_rl.rollout.replay.replay_files import FORMAT, check_not_written
 from embodied_rl.rollout.replay.storage import ReplayStorage, StoredEpisode
 from embodied_rl.rollout.writer import WriterFactory
 
@@ -63,15 +64,8 @@ class Replay:
         return choose_episodes(self.storages[storage], self.tasks)[self.rank :: self.ranks]
 
     def state(self) -> dict[str, Array]:
-        """Return a checksum of the content of each offline storage, if there are any, for `load`."""
-        return {"offline": np.array([each.checksum() for each in self.offline], np.int64)} if self.offline else {}
-
-    def load(self, state: Mapping[str, Array]) -> None:
-        """Check that the offline storages are those of a `state`; raise `ReplayError` otherwise."""
-        mine = self.state()
-        if mine.keys() != state.keys() or any(not np.array_equal(state[name], mine[name]) for name in mine):
-            message = "replay.preload is not what the run began with, or has changed. Give the same experience."
-            raise ReplayError(message, code="replay-checkpoint-mismatch")
+        """Return what `check_offline` needs when the run continues."""
+        return compute_checksums(self.offline)
 
     def list_decisions(self, storage: int, episodes: list[StoredEpisode]) -> Array:
         """Return the decisions of a storage's episodes: int64 [B, 3], numbers of storage, track and slot."""
@@ -126,6 +120,19 @@ class Replay:
         return joined, np.concatenate(actions)[back], np.concatenate(sources)[back]
 
 
+def compute_checksums(offline: Sequence[ReplayStorage]) -> dict[str, Array]:
+    """Return a checksum of the content of each offline storage, if there are any."""
+    return {"offline": np.array([each.checksum() for each in offline], np.int64)} if offline else {}
+
+
+def check_offline(offline: Sequence[ReplayStorage], state: Mapping[str, Array]) -> None:
+    """Check that offline storages are those of a `Replay.state`; raise `ReplayError` otherwise."""
+    mine = compute_checksums(offline)
+    if mine.keys() != state.keys() or any(not np.array_equal(state[name], mine[name]) for name in mine):
+        message = "replay.preload is not what the run began with, or has changed. Give the same experience."
+        raise ReplayError(message, code="replay-checkpoint-mismatch")
+
+
 def list_stored(actor: Actor, names: Sequence[str]) -> dict[str, ReplayField]:
     """Return the extra fields of a storage that keeps these entries of an actor's traces; see `ReplayFormat`."""
     entries = {name: actor.trace_spec()[name] for name in names}
@@ -136,12 +143,20 @@ def open_offline(folder: Path, spec: SimulatorSpec, pictures: bool = True) -> tu
     """Open offline experience for reading: a LeRobotDataset, a storage, or those of a run in the order of their names.
 
     Raises:
-        ReplayError: there is none, or one is damaged or of another version; or see `read_dataset`.
+        ReplayError: there is none, or one is damaged, of another version, or still written; or see `read_dataset`.
     """
     if is_dataset(folder):
         return (read_dataset(folder, spec, pictures),)
-    parts = sorted(folder.glob("collector_*")) if folder.is_dir() else []
-    return tuple(map(ReplayStorage.open, parts or [folder]))
+    parts = [folder] if (folder / FORMAT).is_file() else sorted(folder.glob("collector_*"))
+    if not parts:
+        hint = f" Its storages are in {folder / 'replay'}." if (folder / "replay").is_dir() else ""
+        raise ReplayError(
+            f"replay.preload={folder} is no replay storage, no run's folder of them, and no LeRobotDataset.{hint}",
+            code="replay-missing",
+        )
+    for part in parts:
+        check_not_written(part)
+    return tuple(map(ReplayStorage.open, parts))
 
 
 def make_storage_factory(layout: ReplayFormat, folder: Path, keep: bool = False) -> WriterFactory:

@@ -18,7 +18,7 @@ from embodied_rl.system.untrusted_files import parse_json
 NAME, VERSION = "embodied-rl replay", 1
 
 _ROBOT = ("cameras", "state_names", "privileged_names", "action_names", "action_low", "action_high", "control_hz")
-REMEDY = "Restore it, give another folder, or delete this one if its content is not needed."
+REMEDY = "Restore it from a copy, or give another folder."
 
 
 class ReplayError(UserError):
@@ -131,16 +131,12 @@ class ReplayFormat:
             control_hz=float(spec.control_hz),
             tasks=tuple(task.name for task in spec.tasks),
             fields={
-                **_bookkeeping(),
                 **{
                     f"images/{c.name}": ReplayField((c.height, c.width, 3), "|u1")
                     for c in spec.cameras
                     if c.name in chosen
                 },
-                "state": ReplayField((len(spec.state_names),), "<f4"),
-                **({"privileged": ReplayField((len(spec.privileged_names),), "<f4")} if spec.privileged_names else {}),
-                "instruction": ReplayField((), "<i8"),
-                **_played(executed, spec.action_dim),
+                **_make_fields(executed, spec.action_dim, len(spec.state_names), len(spec.privileged_names)),
                 **{name: replace(each, dtype=np.dtype(each.dtype).str) for name, each in (extra or {}).items()},
             },
         )
@@ -193,12 +189,14 @@ class ReplayFormat:
     def check_robot(self, wanted: "ReplayFormat", where: str) -> None:
         """Raise `ReplayError` at the first difference in cameras, state, actions or rate; see `check`.
 
-        Privileged state may be absent, as in recordings of a robot, and the executed actions of a chunk may be more or
-        fewer.
+        Privileged state may be absent in one of them, as in recordings of a robot, and the executed actions of a chunk
+        may be more or fewer.
         """
-        fields = wanted.fields | _played(self.executed, wanted.action_dim)
+        played = _make_fields(self.executed, wanted.action_dim, 0, 0).items()
+        fields = wanted.fields | {name: field for name, field in played if name != "state"}
         resized = replace(wanted, executed=self.executed, fields=fields)
-        optional = set() if self.privileged_names else {"privileged", "privileged_names"}
+        either = self.privileged_names and wanted.privileged_names
+        optional = set() if either else {"privileged", "privileged_names"}
         found, asked = self._listed(), resized._listed()
         compared = (*_ROBOT, *(name for name in asked if name.startswith("the field ")))
         for name in (name for name in compared if name.removeprefix("the field ").strip("'") not in optional):
@@ -206,6 +204,16 @@ class ReplayFormat:
             if have != want:
                 message = f"{where}: {name} is {have} there, and {want} here. It is the experience of another robot."
                 raise ReplayError(message, code="replay-format-mismatch")
+
+    def _check_fields(self) -> None:
+        """Raise ValueError unless the fields are those of the names, of the cameras and of the chunks."""
+        expected = _make_fields(self.executed, self.action_dim, len(self.state_names), len(self.privileged_names))
+        for name in expected | {f"images/{camera}": None for camera in self.cameras} | self.fields:
+            found = self.fields.get(name, ReplayField((), "absent"))
+            pictures = name.startswith("images/") and name.removeprefix("images/") in self.cameras
+            fits = found.dtype == "|u1" and len(found.shape) == 3 and found.shape[2] == 3
+            if not (fits if pictures else found == expected.get(name) or _is_extra(name)):
+                raise ValueError(f"the field {name} is {found.dtype} {list(found.shape)}")
 
     def _listed(self) -> dict[str, object]:
         attributes = asdict(self)
@@ -233,31 +241,29 @@ class ReplayFormat:
             )
         try:
             layout = freeze_config(ReplayFormat, found)
-            required = _bookkeeping().keys() | _played(1, 1).keys() | {"state", "instruction"}
-            if absent := sorted(required - layout.fields.keys()):
-                raise KeyError(f"fields.{absent[0]}")
             if min(layout.tracks, layout.executed) < 1 or layout.capacity < 2 or layout.spare < 0:
                 raise ValueError("a size is out of range")
+            if not 0 < layout.control_hz < float("inf"):
+                raise ValueError(f"control_hz is {layout.control_hz}")
+            layout._check_fields()
         except (TypeError, KeyError, AttributeError, ValueError) as error:
             raise ReplayError(f"{where} is damaged ({error!r}). {REMEDY}", code="replay-damaged") from error
         return layout
 
 
-def _bookkeeping() -> dict[str, ReplayField]:
+def _make_fields(executed: int, actions: int, states: int, privileged: int) -> dict[str, ReplayField]:
+    """Return the fields that every storage has, but for pictures, by the numbers of entries."""
     numbers = ("row", "episode", "seed", "initial_state", "group", "task", "split", "decision", "version")
-    return {name: ReplayField((), "<i8") for name in numbers} | {"kind": ReplayField((), "|u1")}
-
-
-def _played(executed: int, action_dim: int) -> dict[str, ReplayField]:
     return {
-        "action": ReplayField((executed, action_dim), "<f4"),
-        "executed": ReplayField((executed, action_dim), "<f4"),
+        **{name: ReplayField((), "<i8") for name in (*numbers, "instruction", "steps")},
+        **{name: ReplayField((), "|b1") for name in ("terminated", "truncated")},
+        **{name: ReplayField((executed, actions), "<f4") for name in ("action", "executed")},
+        "kind": ReplayField((), "|u1"),
+        "state": ReplayField((states,), "<f4"),
+        **({"privileged": ReplayField((privileged,), "<f4")} if privileged else {}),
         "reward": ReplayField((executed,), "<f4"),
         "success": ReplayField((executed,), "|b1"),
         "source": ReplayField((executed,), "|u1"),
-        "steps": ReplayField((), "<i8"),
-        "terminated": ReplayField((), "|b1"),
-        "truncated": ReplayField((), "|b1"),
     }
 
 

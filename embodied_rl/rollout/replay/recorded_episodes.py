@@ -10,6 +10,7 @@ from embodied_rl.deployment.recording.alignment import EpisodePart
 from embodied_rl.deployment.recording.conversion import UNNAMED_TASK, Conversion, describe_part
 from embodied_rl.interfaces.sim import Episode, Observation, SimulatorSpec, StepResult
 from embodied_rl.rollout.replay.format import ReplayFormat
+from embodied_rl.rollout.replay.replay_files import check_new
 from embodied_rl.rollout.replay.storage import ReplayStorage
 
 
@@ -17,8 +18,9 @@ def write_replay(conversion: Conversion, out: Path) -> Iterator[dict[str, Any]]:
     """Write a recording into a replay storage in control steps; yield the line of the index of each part of an episode.
 
     `action` is the proposed action, or the executed one without a proposal. The last step before a gap of an episode
-    cannot be sampled. Raises ReplayError if the folder is no replay storage of this format, StorageError without room.
+    cannot be sampled. Raises ReplayError if the folder is not new, StorageError without room.
     """
+    check_new(out)
     spec = conversion.make_spec()
     layout = ReplayFormat.of_simulator(spec, tracks=1, capacity=conversion.steps + 2, executed=1)
     storage = ReplayStorage(layout, out)

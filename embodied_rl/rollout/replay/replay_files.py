@@ -44,6 +44,7 @@ class Texts:
             try:
                 whole = path.read_bytes().rpartition(b"\n")  # the rest is a line that a process did not finish
                 self._texts = [json.loads(line) for line in whole[0].splitlines()]
+                json.dumps(self._texts, ensure_ascii=False).encode()  # raises UnicodeEncodeError
             except (OSError, ValueError, RecursionError) as error:
                 self.close()
                 message = f"{path} is missing or damaged ({error}). {REMEDY}"
@@ -117,6 +118,13 @@ def read_format(folder: Path) -> ReplayFormat:
 def make_file_name(field: str) -> str:
     """Return the name of the file that holds a field's array."""
     return field.replace("/", ".") + ".npy"
+
+
+def check_new(folder: Path) -> None:
+    """Raise `ReplayError` unless a storage can be made in a folder in one step, and holds nothing else then."""
+    if (folder.is_dir() and any(folder.iterdir())) or folder.absolute() == Path.cwd():
+        message = f"out={folder}: a replay storage is made in one step, in a folder of its own. Give a new one."
+        raise ReplayError(message, code="output-exists")
 
 
 def make_folder(folder: Path, layout: ReplayFormat) -> None:

@@ -117,6 +117,7 @@ class Ring:
                 first = position if ready[position] else None
             if first is not None and ends[position]:
                 found.append(slots[first : position + 1])
+                first = None  # what follows may lack its first decisions
         return found
 
     def _running(self, track: int) -> Array:

@@ -149,8 +149,7 @@ def read_recorded(dataset: LeRobotDataset, number: int) -> Iterator[Signal]:
             kept = dataset.column(VALID, rows).reshape(len(rows), -1).all(axis=1)
         names = list_names(features[name].names, values.shape[1])
         yield Signal(PATHS.get(name, ("feature", name)), steps[kept], values[kept], names)
-    texts = [dataset.tasks[index] for index in dataset.column("task_index", rows).ravel()]
-    yield Signal(("instruction",), steps, texts)
+    yield Signal(("instruction",), steps, dataset.read_instructions(rows))
     for camera in dataset.cameras:
         for part in np.array_split(steps, -(-len(steps) // AT_ONCE)):
             yield Signal(("camera", camera), part, dataset.images(camera, rows[part]))

@@ -26,6 +26,9 @@ PLAIN = (
     *("version", "episode", "seed", "group", "task", "decision"),
 )
 """The attributes of `Transitions` that are fields of a row."""
+OBSERVED = ("state", "privileged", "instruction")
+"""Fields of an observation other than pictures, which the final one of an episode has, too."""
+MIN, MAX = (float(bound) for bound in (np.finfo(np.float32).min, np.finfo(np.float32).max))
 _EPISODE = ("episode", "seed", "initial_state", "group", "task", "split")
 
 
@@ -117,15 +120,19 @@ class ReplayStorage(Writer):
         return storage
 
     def _check_numbers(self, folder: Path) -> None:
-        """Raise `ReplayError` if a row that can be sampled has a number out of its range."""
+        """Raise `ReplayError` if a row that can be read has a number out of its range, or one that is not finite."""
         usable = np.divmod(self._ring.usable(), self.format.slots)
-        bounds = {"steps": (1, self.format.executed), "source": (0, max(Source))}
-        bounds |= {"instruction": (0, len(self._texts) - 1), "task": (0, len(self.format.tasks) - 1)}
+        final = np.nonzero(self._arrays["kind"] == FieldKind.FINAL)
+        texts, tasks = len(self._texts) - 1, len(self.format.tasks) - 1
+        bounds = {"steps": (1, self.format.executed), "source": (0, max(Source)), "task": (0, tasks)}
+        bounds |= dict.fromkeys(("instruction", "split"), (0, texts))
+        bounds |= {name: (MIN, MAX) for name, each in self.format.fields.items() if np.dtype(each.dtype).kind == "f"}
         for name, (low, high) in bounds.items():
-            found = self._arrays[name][usable]
-            if ((found < low) | (found > high)).any():
-                message = f"{folder}: a row has {name} outside of {low} … {high}; the storage is damaged. {REMEDY}"
-                raise ReplayError(message, code="replay-damaged")
+            for where in (usable, final) if name in OBSERVED else (usable,):
+                found = self._arrays[name][where]
+                if not ((found >= low) & (found <= high)).all():  # also where one is NaN
+                    message = f"{folder}: a row has {name} outside of {low} … {high}; the storage is damaged. {REMEDY}"
+                    raise ReplayError(message, code="replay-damaged")
 
     def _attach(self, layout: ReplayFormat, folder: Path | None, write: bool) -> None:
         self.format, self._folder, self._write = layout, folder, write

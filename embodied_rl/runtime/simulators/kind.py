@@ -40,13 +40,13 @@ class SimulatorKind:
     interpreter: Interpreter | None = None
 
     @staticmethod
-    def find(node: SimNode) -> "SimulatorKind":
-        """Find the plug-in that a node names, and its Python environment.
+    def find(node: SimNode, where: str = "sim") -> "SimulatorKind":
+        """Find the plug-in that a node names, and its Python environment; `where` names the node in messages.
 
         Raises:
             UserError: the plug-in, a key or the interpreter does not exist.
         """
-        simulator, options = plugins.configure_plugin("sims", node, "sim")
+        simulator, options = plugins.configure_plugin("sims", node, where)
         return SimulatorKind(node, simulator, options, python_environments.find_interpreter(node))
 
     @property

@@ -134,9 +134,8 @@ class Gymnasium(Rows):
         """
         operate = fetch.make_operator(self.config.id)
         if faulty:
-            raise UserError(
-                f"sim.id={self.config.id} has no operator with faults; use the expert.", code="operator-missing"
-            )
+            message = f"sim.id={self.config.id} has no faulty operator: use operator=careful."
+            raise UserError(message, code="operator-missing")
 
         def act(row: int, _: Episode) -> Array:
             environment = self.environment(row)

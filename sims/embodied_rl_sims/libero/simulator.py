@@ -77,11 +77,11 @@ class Libero(Rows):
         Raises:
             UserError: the suite is not libero_object, or a faulty operator is requested.
         """
-        if self.config.suite != "libero_object" or faulty:
-            raise UserError(
-                f"sim.suite={self.config.suite}: LIBERO's scripted operator is for libero_object, and has no faults.",
-                code="operator-missing",
-            )
+        if self.config.suite != "libero_object":
+            message = f"sim.suite={self.config.suite}: LIBERO's scripted operator is for libero_object."
+            raise UserError(message, code="operator-missing")
+        if faulty:
+            raise UserError("LIBERO has no faulty operator: use operator=careful.", code="operator-missing")
 
         def act(row: int, _: Episode) -> Array:
             environment = self.environment(row)

@@ -121,7 +121,7 @@ class ManiSkill:
             Unavailable: the motion planner cannot be loaded.
         """
         if faulty:
-            raise UserError("ManiSkill has no faulty operator; leave out operator=faulty.", code="operator-missing")
+            raise UserError("ManiSkill has no faulty operator: use operator=careful.", code="operator-missing")
         if self.config.backend == "gpu":
             raise UserError(
                 "sim.backend=gpu has no operator: record demonstrations with sim.backend=cpu.", code="operator-missing"

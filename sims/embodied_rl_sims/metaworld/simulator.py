@@ -146,7 +146,7 @@ class MetaWorld(Rows):
             UserError: a faulty operator is requested.
         """
         if faulty:
-            raise UserError("MetaWorld's scripted policies have no faults.", code="operator-missing")
+            raise UserError("MetaWorld has no faulty operator: use operator=careful.", code="operator-missing")
 
         def act(row: int, _: Episode) -> Array:
             environment = self.environment(row)

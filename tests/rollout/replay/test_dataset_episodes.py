@@ -1,5 +1,6 @@
 """LeRobotDatasets as offline experience: what they hold is what the simulator gave, and others are refused."""
 
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from embodied_rl.commands.collect import run
 from embodied_rl.interfaces.sim import Array, SimulatorSpec
 from embodied_rl.rollout.replay import dataset_episodes
 from embodied_rl.rollout.replay.experience import open_offline
+from embodied_rl.rollout.replay.storage import ReplayStorage
 from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.schema import CollectConfig, SimNode
 from tests.support.refusals import refuses
@@ -72,6 +74,16 @@ def test_what_another_robot_did_is_refused(folder: Path, spec: SimulatorSpec) ->
             open_offline(folder / "lerobot", other)
 
 
+def test_what_is_still_written_and_what_is_no_experience_are_refused(folder: Path, spec: SimulatorSpec) -> None:
+    layout = open_offline(folder / "replay", spec)[0].format
+    with closing(ReplayStorage(layout, folder / "replay")), refuses("replay-locked", "replay"):
+        open_offline(folder / "replay", spec)
+    with refuses("replay-missing", folder / "replay"):
+        open_offline(folder, spec)  # as the folder of a run
+    with refuses("replay-missing", "nothing"):
+        open_offline(folder / "nothing", spec)
+
+
 @pytest.mark.parametrize("column", ["next.reward", "next.success"])
 def test_demonstrations_without_outcomes_are_refused(folder: Path, spec: SimulatorSpec, column: str) -> None:
     from embodied_rl.datasets.lerobot.dataset_reader import LeRobotDataset
@@ -84,7 +96,10 @@ def test_demonstrations_without_outcomes_are_refused(folder: Path, spec: Simulat
 
 @pytest.mark.parametrize(
     ("column", "value"),
-    [("action", np.nan), ("observation.state", np.inf), ("next.reward", np.nan), ("source", 9), ("source", -1)],
+    [
+        ("action", np.nan), ("observation.state", np.inf), ("next.reward", np.nan), ("source", 9), ("source", -1),
+        ("action", 1e300), ("next.success", 0.3), ("next.success", -5),
+    ],
 )
 def test_values_that_mean_nothing_are_refused(
     folder: Path, spec: SimulatorSpec, column: str, value: float, monkeypatch: pytest.MonkeyPatch
@@ -96,7 +111,7 @@ def test_values_that_mean_nothing_are_refused(
 
     def spoil(dataset: LeRobotDataset, name: str, rows: Array) -> Array:
         values = read(dataset, name, rows)
-        values = values.astype(np.int64) if name == "source" else values
+        values = values.astype(np.float64) if name == column else values
         values[np.asarray(rows) == 3] = value if name == column else values[np.asarray(rows) == 3]
         return values
 

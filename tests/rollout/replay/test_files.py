@@ -9,13 +9,14 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import embodied_rl.rollout.replay.storage as module
 from embodied_rl.interfaces.sim import Camera
-from embodied_rl.rollout.replay.format import ReplayError, ReplayFormat
+from embodied_rl.rollout.replay.format import FieldKind, ReplayError, ReplayFormat
 from embodied_rl.rollout.replay.storage import PLAIN, ReplayStorage
 from embodied_rl.system.atomic_write import StorageError
 from tests.support.collecting import SPEC, half_skilled, inline, make
@@ -223,9 +224,52 @@ def test_a_number_out_of_its_range_is_refused_before_it_is_used(tmp_path: Path, 
         ReplayStorage.open(tmp_path / "replay")
 
 
+@pytest.mark.parametrize("field", ["reward", "state", "privileged", "executed"])
+def test_a_number_that_is_not_finite_is_refused_before_it_is_learned(tmp_path: Path, field: str) -> None:
+    with closing(ReplayStorage(SMALL, tmp_path / "replay")) as storage:
+        events(Script(storage))
+    array = np.load(tmp_path / "replay" / f"{field}.npy", mmap_mode="r+")
+    array[:] = np.nan
+    array.flush()
+    with refuses("replay-damaged", field, kind=ReplayError):
+        ReplayStorage.open(tmp_path / "replay")
+
+
+@pytest.mark.parametrize(("field", "value"), [("instruction", 99), ("state", np.inf)])
+def test_the_final_observation_of_an_episode_is_checked_too(tmp_path: Path, field: str, value: float) -> None:
+    with closing(ReplayStorage(SMALL, tmp_path / "replay")) as storage:
+        script = Script(storage)
+        script.decide([0])
+        script.finish([0], ["truncated"])
+    final = np.load(tmp_path / "replay" / "kind.npy") == FieldKind.FINAL
+    array = np.load(tmp_path / "replay" / f"{field}.npy", mmap_mode="r+")
+    assert final.sum() == 1
+    array[final] = value
+    array.flush()
+    with refuses("replay-damaged", field, kind=ReplayError):
+        ReplayStorage.open(tmp_path / "replay")
+
+
+def described(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
+    """Damage that changes the entries of format.json."""
+
+    def damage(folder: Path) -> None:
+        entries = json.loads((folder / "format.json").read_text())
+        change(entries)
+        (folder / "format.json").write_text(json.dumps(entries))
+
+    return damage
+
+
 @pytest.mark.parametrize(
     ("damage", "named"),
     [
+        (described(lambda entries: entries.update(control_hz=0)), "control_hz"),
+        (described(lambda entries: entries["cameras"].append("gone")), "images/gone"),
+        (described(lambda entries: entries["fields"].pop("privileged")), "privileged"),
+        (described(lambda entries: entries["fields"]["reward"].update(shape=[6])), "reward"),
+        (described(lambda entries: entries["fields"].update(other={"shape": [], "dtype": "<f4"})), "other"),
+        (lambda folder: (folder / "texts.jsonl").write_text('"\\ud800"\n'), "texts.jsonl"),
         (cut, "state.npy"),
         (write_header, "state.npy"),
         (lambda folder: (folder / "reward.npy").unlink(), "reward.npy"),

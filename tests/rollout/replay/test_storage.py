@@ -266,6 +266,16 @@ def test_an_episode_that_was_continued_from_an_earlier_point_is_not_whole() -> N
     assert [episode.episode.tolist() for episode in script.storage.episodes()] == [[1, 1]]
 
 
+def test_an_episode_that_lacks_its_first_steps_is_not_whole_and_joins_no_other() -> None:
+    """A recording without pictures at first, after a failure and before a success."""
+    storage = ReplayStorage(layout(9, tracks=1))
+    for index, first in enumerate((0, 1, 0)):
+        came, seen = result([index] * 2, [0, 1], ["", "terminated"]), observation([index] * 2, [0, 1])
+        storage.write_episode(0, episode_of(index), seen, np.zeros((2, 4, 2)), came, first_decision=first)
+    assert [each.episode for each in storage.list_episodes()] == [0, 2]
+    assert [len(each.slots) for each in storage.list_episodes()] == [2, 2]
+
+
 def test_a_collector_refuses_a_storage_for_something_else() -> None:
     with refuses("replay-format-mismatch", "tracks is 3", 8, kind=ReplayError):
         make(inline(2), writers=[ReplayStorage(layout(tracks=3))])

@@ -53,8 +53,8 @@ class SFTConfig:
     """its rows of a minibatch."""
     demonstrations: int = at_least(0, 1500)
     """demonstrated episodes to clone."""
-    operator: Literal["careful", "faulty"] = "faulty"
-    """"careful", or "faulty" for the operator with systematic faults."""
+    operator: Literal["careful", "faulty"] = "careful"
+    """"careful", or "faulty" for an operator with systematic faults, where the simulator has one."""
     noise: float = at_least(0, 0.1)
     """standard deviation of the noise on the operator's moves, so that it is seen to recover, as a share of an action's
     upper limit: see `embodied_rl.training.algorithms.imitation.demonstrations.Disturbance`."""
