@@ -9,8 +9,8 @@ from embodied_rl.actors.learning import checkpoint
 from embodied_rl.actors.placement import describe_placement, resolve_placement
 from embodied_rl.assembly import build
 from embodied_rl.commands.preparation import describe_size
-from embodied_rl.config import assets, hub, plugins
 from embodied_rl.config import freeze as configuration
+from embodied_rl.config import plugins
 from embodied_rl.config.freeze import suggest_name
 from embodied_rl.critic.evaluation.validation import check_run_scorer
 from embodied_rl.interfaces.errors import RunFailed, UserError
@@ -132,7 +132,7 @@ def start_or_resume(config: TrainConfig, held: ExitStack) -> tuple[TrainConfig, 
     """
     if config.resume is not None:
         return read_run_to_resume(replace(config, resume=decide_on_rank_0(lambda: lock_run_to_resume(config, held))))
-    config, begun = locate_replay(config), dict[str, TrainConfig]()
+    begun: dict[str, TrainConfig] = {}
 
     def begin() -> dict[str, str]:
         begun["config"], folder = start_run(config, held)
@@ -193,15 +193,6 @@ def join_run(config: TrainConfig, decision: dict[str, str]) -> RunFolder:
 def resolve_device(config: TrainConfig) -> TrainConfig:
     """Return the configuration with the device and precision of `policy.device=auto` and `policy.autocast=null`."""
     return replace(config, policy=resolve_placement(config.policy))
-
-
-def locate_replay(config: TrainConfig) -> TrainConfig:
-    """Return the configuration with absolute paths of the replay storages, for a resume from another folder."""
-    node = config.replay
-    root = None if node.root is None else str(Path(node.root).absolute())
-    named = node.preload is None or node.preload.startswith((assets.PREFIX, hub.PREFIX))
-    preload = node.preload if named else str(Path(str(node.preload)).absolute())
-    return replace(config, replay=replace(node, root=root, preload=preload))
 
 
 def count_workers(config: TrainConfig) -> TrainConfig:

@@ -1,12 +1,14 @@
 """Resume a run, with changes to its configuration: another device, or more iterations."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 
 from embodied_rl.actors.learning import checkpoint
 from embodied_rl.actors.placement import resolve_placement
 from embodied_rl.assembly import build
+from embodied_rl.config import assets, hub
 from embodied_rl.config import freeze as configuration
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runs import provenance
@@ -30,9 +32,16 @@ def list_unread(folder: RunFolder) -> tuple[str, ...]:
 
 
 def describe_resume(config: TrainConfig, folder: RunFolder) -> str:
-    """Return the command that continues a run, with the settings that are never taken from its folder."""
-    unread = list_unread(folder)
-    settings = untrusted_settings.list_settings(TrainConfig, configuration.thaw_config(config))
+    """Return the command that continues a run, with the settings that are never taken from its folder.
+
+    Its storages are named by absolute paths, so that it may be typed in another folder.
+    """
+    unread, node = list_unread(folder), config.replay
+    root = None if node.root is None else str(Path(node.root).absolute())
+    named = node.preload is None or node.preload.startswith((assets.PREFIX, hub.PREFIX))
+    preload = node.preload if named else str(Path(str(node.preload)).absolute())
+    located = replace(config, replay=replace(node, root=root, preload=preload))
+    settings = untrusted_settings.list_settings(TrainConfig, configuration.thaw_config(located))
     again = untrusted_settings.list_refused([each for each in settings if each.key not in unread], folder.path)
     return untrusted_settings.format_resume("train", folder.path, again)
 

@@ -44,7 +44,7 @@ TOY = ("train", "experiment=toy_run", "--dry-run")
         ("TOY plan=colocated sim.num_envs=9", "environments-not-divisible", "plan.ranks × plan.slices = 2"),
         ("TOY plan=split plan.workers=3", "environments-not-divisible", "plan.ranks × plan.workers"),
         ("TOY reward=oracle reward.weight=inf", "value-out-of-range", "reward.weight 1000000.0, inf"),
-        ("TOY plan.call_timeout=inf", "value-out-of-range", "plan.call_timeout 86400 inf"),
+        ("TOY plan.call_timeout=inf", "value-not-finite", "plan.call_timeout"),
         ("TOY policy.checkpoint=nowhere.safetensors", "checkpoint-missing", "policy.checkpoint: nowhere.safetensors"),
         ("TOY policy.checkpoint=asset:nothing", "asset-unknown", "policy.checkpoint: 'nothing'"),
         ("train policy=[toy]", "choice-not-a-name", "policy=<name>"),

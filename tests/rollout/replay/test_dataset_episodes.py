@@ -97,8 +97,14 @@ def test_demonstrations_without_outcomes_are_refused(folder: Path, spec: Simulat
 @pytest.mark.parametrize(
     ("column", "value"),
     [
-        ("action", np.nan), ("observation.state", np.inf), ("next.reward", np.nan), ("source", 9), ("source", -1),
-        ("action", 1e300), ("next.success", 0.3), ("next.success", -5),
+        ("action", np.nan),
+        ("observation.state", np.inf),
+        ("next.reward", np.nan),
+        ("source", 9),
+        ("source", -1),
+        ("action", 1e300),
+        ("next.success", 0.3),
+        ("next.success", -5),
     ],
 )
 def test_values_that_mean_nothing_are_refused(
