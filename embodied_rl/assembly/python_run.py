@@ -52,7 +52,10 @@ class Run:
 
 def train_in_process(experiment: str, overrides: Sequence[str], seed: int) -> Run:
     """Train in a new process; see `embodied_rl.train`."""
-    words = ["train", f"experiment={experiment}", f"seed={seed}", *overrides]
+    if wrong := [word for word in overrides if not isinstance(word, str) or word.startswith("-")]:
+        message = f"overrides are texts such as train.iterations=2, not {wrong[0]!r}: options are for the command line."
+        raise UserError(message, code="override-invalid")
+    words, here = ["train", f"experiment={experiment}", f"seed={seed}", *overrides], Path.cwd()
     command = [sys.executable, "-u", "-m", "embodied_rl", *words]
     folder, last = None, deque[str](maxlen=_KEPT_LINES)
     with subprocess.Popen(
@@ -68,7 +71,7 @@ def train_in_process(experiment: str, overrides: Sequence[str], seed: int) -> Ru
             run.terminate()  # saves what it has; an interrupt from the keyboard reaches it by itself
             raise
     if run.returncode == 0 and folder is not None:
-        return Run(Path(folder[1]))
+        return Run(here / folder[1])
     said = next((match for line in reversed(last) if (match := _ERROR.fullmatch(line))), None)
     if said is not None and run.returncode == _USER_ERROR:
         raise UserError(said[2], code=said[1] or "")

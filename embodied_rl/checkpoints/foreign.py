@@ -211,6 +211,7 @@ def read_tensor_file(file: Path) -> TensorFiles:
 
 def _read_header(file: Path) -> tuple[dict[str, TensorEntry], dict[str, str]]:
     """Read a file's header; return the entries of its tensors, and its other metadata."""
+    check_inside(file.parent, file, CheckpointError)
     try:
         with file.open("rb") as opened:
             (length,) = struct.unpack("<Q", opened.read(8))
@@ -221,11 +222,22 @@ def _read_header(file: Path) -> tuple[dict[str, TensorEntry], dict[str, str]]:
         if not all(isinstance(value, str) for value in metadata.values()):
             raise ValueError("its metadata is not text")
         found = {name: _read_entry(file, entry) for name, entry in header.items()}
+        spans = sorted((*entry["data_offsets"], find_bytes(found[name])) for name, entry in header.items())
+        ends = [0, *(end for _, end, _ in spans)]
+        if [begin for begin, _, _ in spans] != ends[:-1] or any(end - begin != size for begin, end, size in spans):
+            raise ValueError("its tensors do not lie one behind the other, as their shapes say")
+        if file.stat().st_size != 8 + length + ends[-1]:
+            raise ValueError(f"it has {file.stat().st_size} bytes instead of {8 + length + ends[-1]}")
     except (struct.error, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         if isinstance(error, UserError):
             raise
         raise damaged_error(f"{file} is damaged or not a safetensors file: {shorten(error)}.") from error
     return found, metadata
+
+
+def find_bytes(entry: TensorEntry) -> int:
+    """Return the bytes of a tensor's content."""
+    return math.prod(entry.shape) * entry.dtype.itemsize
 
 
 def _read_entry(file: Path, entry: Mapping[str, Any]) -> TensorEntry:

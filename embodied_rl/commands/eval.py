@@ -41,6 +41,7 @@ from embodied_rl.evaluate.resumption import (
     ResultFile,
     add_hardware,
     begin_evaluation,
+    check_out,
     check_same,
     check_same_policies,
     choose_output_folder,
@@ -287,6 +288,8 @@ def check_evaluation(config: EvalConfig) -> list[tuple[str, str]]:
         folder = Path(config.resume)
         config, before = read_resumed(config, folder)
         check_same(folder, before, open_evaluation(config).metadata)
+    elif config.out is not None:
+        check_out(Path(config.out))
     files = find_policies(config)
     parts = _make_parts(config, files)
     for part in parts:

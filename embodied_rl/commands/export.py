@@ -140,9 +140,11 @@ def check_export(config: ExportConfig) -> tuple[Path, Path]:
             "checkpoint it was trained from: export that one.",
             code="start-noise-not-exported",
         )
-    if not issubclass(cls, ForeignCheckpoint):
+    formats = cls.EXPORTS_TO if issubclass(cls, ForeignCheckpoint) else ()
+    if config.format not in formats:
+        remedy = f" Give format={formats[0]}." if formats else ""
         raise UserError(
-            f"{file} holds policy {metadata.policy!r}, which {config.format} does not support.",
+            f"{file} holds policy {metadata.policy!r}, which {config.format} does not support.{remedy}",
             code="format-does-not-support-policy",
         )
     if condition := metadata.embodiment.condition:

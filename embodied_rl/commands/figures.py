@@ -19,15 +19,11 @@ def run(config: FiguresConfig) -> int:
         UserError: a run is not finished, or a figure cannot be drawn.
     """
     results = Path(config.results).absolute()
-    tracked = [TrackedRun.of(RunFolder.open(path)) for path in config.runs]
-    check_figures(config)
-    places = [f"{config.group or each.experiment}/s{each.seed}.json" for each in tracked]
-    if len(twice := [place for place in places if places.count(place) > 1]):
-        raise UserError(f"{twice[0]} would hold two of the runs: track them by themselves.", code="runs-equal-seed")
-    for each, place in zip(tracked, places, strict=True):
+    tracked, drawn = draw_figures(config)
+    for place, each in tracked.items():
         what = "replaced" if (results / place).exists() else "tracked"
-        print(make_printable(f"{what}: {each.write(results, config.group or each.experiment)}"))
-    for path, text in redraw(results).items():
+        print(make_printable(f"{what}: {each.write(results, Path(place).parent.name)}"))
+    for path, text in drawn.items():
         if not path.is_file() or path.read_text(encoding="utf-8") != text:
             write_text(path, text, "results")
             print(make_printable(f"redrawn: {path}"))
@@ -35,9 +31,27 @@ def run(config: FiguresConfig) -> int:
 
 
 def check_figures(config: FiguresConfig) -> None:
-    """Check that there is a list of figures, and that `group` is a folder's name; raise `UserError` if not."""
+    """Check that the figures can be drawn with the given runs; see `draw_figures`."""
+    draw_figures(config)
+
+
+def draw_figures(config: FiguresConfig) -> tuple[dict[str, TrackedRun], dict[Path, str]]:
+    """Return the runs by their files in `results`, and every file with the figures redrawn; write nothing.
+
+    Raises:
+        UserError: there is no list of figures, `group` is no folder's name, a run is not finished, or a figure cannot
+            be drawn with the runs.
+    """
+    tracked = [TrackedRun.of(RunFolder.open(path)) for path in config.runs]
     if config.group is not None:
         check_folder_name(config.group, "group")
     if not (Path(config.results) / LIST).is_file():
         message = f"results={config.results} has no {LIST}: run this in a clone, or name its folder of tracked runs."
         raise UserError(message, code="figures-missing")
+    places: dict[str, TrackedRun] = {}
+    for each in tracked:
+        place = f"{config.group or each.experiment}/s{each.seed}.json"
+        if place in places:
+            raise UserError(f"{place} would hold two of the runs: track them by themselves.", code="runs-equal-seed")
+        places[place] = each
+    return places, redraw(Path(config.results).absolute(), places)

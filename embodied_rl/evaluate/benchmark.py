@@ -81,6 +81,9 @@ def make_parts(
         tasks = [number for number, task in enumerate(part.spec.tasks) if config.task in (None, task.name, task.family)]
         found.append(replace(part, episodes=tuple(each for each in part.episodes if each.task in tasks)))
     left = sum(len(part.episodes) for part in found)
+    if not left and config.task in known:
+        message = f"policies names none for task={config.task}. Add one, or leave task out."
+        raise UserError(message, code="policy-missing")
     if not left:
         raise UserError(
             f"task: unknown task '{config.task}'.{suggest_name(str(config.task), known)}", code="task-unknown"

@@ -38,6 +38,7 @@ def choose_output_folder(config: EvalConfig, folder: RunFolder | None) -> Path:
     late = f"_delay_{config.delay}" if config.delay else ""
     name = what + use + ("" if config.ablate == "none" else f"_without_{config.ablate}") + late
     if config.out is not None:
+        check_out(Path(config.out))
         return note_folder(make_folder(Path(config.out), "out"))
     if folder is None:
         return make_evaluation_folder(Path("eval"), name)
@@ -45,16 +46,19 @@ def choose_output_folder(config: EvalConfig, folder: RunFolder | None) -> Path:
     return folder.new_evaluation(name)
 
 
-def begin_evaluation(folder: Path, config: EvalConfig, metadata: Mapping[str, Any]) -> None:
-    """Write `evaluation.json` in place of a finished evaluation; raise `UserError` if one is unfinished."""
+def check_out(folder: Path) -> None:
+    """Raise `UserError` unless an evaluation can be written to a folder without a change of what it holds."""
     if (folder / FILE).is_file() and not (folder / LAST).is_file():
         remedy = f"Continue it with: embodied-rl eval resume={folder}; or give another folder."
         raise UserError(
             f"out: {folder} holds an evaluation that is not finished. {remedy}", code="evaluation-unfinished"
         )
-    with explain_errors(folder, "out"):
-        for name in (LAST, EPISODES):
-            (folder / name).unlink(missing_ok=True)
+    if folder.is_dir() and any(folder.iterdir()):
+        raise UserError(f"out={folder} is not empty. Give a new folder.", code="output-exists")
+
+
+def begin_evaluation(folder: Path, config: EvalConfig, metadata: Mapping[str, Any]) -> None:
+    """Write the `evaluation.json` of a new evaluation."""
     content = {"config": {**thaw_config(config), "out": None}, "metadata": metadata}
     write_text(folder / FILE, json.dumps(content, indent=1) + "\n", "out")
 

@@ -15,6 +15,7 @@ class ForeignCheckpoint:
         CHECKPOINT_UNREAD: patterns of their names for tensors, besides `unread_shapes`, that this network never reads
             but keeps for export.
         LEROBOT_PROMPT: lerobot's name of the processor step that writes the prompts; empty if its format is another.
+        EXPORTS_TO: formats that it can be exported to.
         EXPORTS_TO_SOURCE: whether it is exported only to the format of the checkpoint that it was imported from.
         HUB_TOKENIZER: name of the published tokenizer on the hub; empty if it is not known by its tokens.
         HUB_TOKENS: tokens of that tokenizer → their ids, by which it is recognised.
@@ -25,6 +26,7 @@ class ForeignCheckpoint:
     CHECKPOINT_COPIES: ClassVar[Mapping[str, str]] = {}
     CHECKPOINT_UNREAD: ClassVar[tuple[str, ...]] = ()
     LEROBOT_PROMPT: ClassVar[str] = ""
+    EXPORTS_TO: ClassVar[tuple[str, ...]] = ("lerobot", "openpi", "peft")
     EXPORTS_TO_SOURCE: ClassVar[bool] = False
     HUB_TOKENIZER: ClassVar[str] = ""
     HUB_TOKENS: ClassVar[Mapping[str, int]] = {}

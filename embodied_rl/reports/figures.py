@@ -60,15 +60,19 @@ class _Figures:
     figures: Mapping[str, Figure]
 
 
-def redraw(results: Path) -> dict[Path, str]:
+def redraw(results: Path, added: Mapping[str, TrackedRun] | None = None) -> dict[Path, str]:
     """Draw every figure of `results/figures.yaml`; return file → its new content, and write nothing.
 
+    Args:
+        results: the folder of tracked runs.
+        added: further runs, or runs in place of others, by their files in it.
+
     Raises:
-        UserError: the list, a tracked run or a place for a table is missing or damaged.
+        UserError: the list, a tracked run or a place for a table is missing or damaged, or runs do not fit together.
     """
     files: dict[Path, str] = {}
     for name, figure in freeze_config(_Figures, {"figures": read_config(results / LIST)}).figures.items():
-        groups = {label: read_group(results, group) for label, group in figure.runs.items()}
+        groups = {label: read_group(results, group, added) for label, group in figure.runs.items()}
         if missing := [figure.runs[label] for label, runs in groups.items() if not runs]:
             message = f"{results / missing[0]} has no tracked run, which {LIST} names."
             raise UserError(message, code="tracked-run-missing")
@@ -92,7 +96,7 @@ def redraw(results: Path) -> dict[Path, str]:
         page = results.parent / place
         check_inside(results.parent, page)
         sides = {group for each in listed.values() for group in (each.first, each.second)}
-        table = relations.make_relations_table({group: read_group(results, group) for group in sides}, listed)
+        table = relations.make_relations_table({group: read_group(results, group, added) for group in sides}, listed)
         files[page] = replace_table(files.get(page) or read_page(page), relations.PLACE, table, page)
     return files
 
@@ -114,11 +118,15 @@ def check_figure(name: str, figure: Figure, groups: Mapping[str, Sequence[Tracke
             raise UserError(f"{message} Give families: false, and no profile.", code="tracked-runs-unequal")
 
 
-def read_group(results: Path, group: str) -> list[TrackedRun]:
-    """Read the tracked runs of a group, in the order of their seeds; none if there is no such folder."""
+def read_group(results: Path, group: str, added: Mapping[str, TrackedRun] | None = None) -> list[TrackedRun]:
+    """Read the tracked runs of a group, in the order of their seeds; none if there is no such folder.
+
+    `added` are runs by their files, which take the place of those that are there.
+    """
     check_folder_name(group, "runs")
-    runs = [TrackedRun.read(path) for path in results.joinpath(group).glob("s*.json")]
-    return sorted(runs, key=lambda run: run.seed)
+    runs = {path.name: TrackedRun.read(path) for path in results.joinpath(group).glob("s*.json")}
+    runs |= {Path(place).name: run for place, run in (added or {}).items() if Path(place).parent.name == group}
+    return sorted(runs.values(), key=lambda run: run.seed)
 
 
 def draw_curve(label: str, runs: Sequence[TrackedRun], x: str) -> Series:
@@ -189,9 +197,9 @@ def read_page(page: Path) -> str:
 def replace_table(text: str, name: str, table: str, page: Path) -> str:
     """Return a Markdown text with another table at the place of this name; raise `UserError` if it has none."""
     begin = f"<!-- table: {name} -->"
-    place = re.compile(f"{re.escape(begin)}\n.*?{re.escape(_END)}", re.DOTALL)
+    place = re.compile(f"{re.escape(begin)}\n(?:(?!<!-- table: ).)*?{re.escape(_END)}", re.DOTALL)
     changed, count = place.subn(lambda _: f"{begin}\n\n{table}\n{_END}", text)
-    if count != 1:
+    if count != 1 or text.count(begin) != 1:
         message = f"{page} must have the lines '{begin}' and '{_END}' once, around the table that {LIST} names."
         raise UserError(message, code="table-place-missing")
     return changed

@@ -5,7 +5,6 @@ of training, and the outcome of each episode of the reports before and after it.
 """
 
 import json
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -16,7 +15,7 @@ from embodied_rl.config.freeze import freeze_config
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.reports.report import Rate, Report, read_purpose
 from embodied_rl.runs.folder import RunFolder
-from embodied_rl.runs.metrics_file import Value, read_metrics, read_number
+from embodied_rl.runs.metrics_file import LARGEST, Value, read_metrics, read_number
 from embodied_rl.runs.provenance import FILE as PROVENANCE
 from embodied_rl.runs.provenance import read_provenance, select_for_report
 from embodied_rl.system.atomic_write import make_folder, write_text
@@ -25,6 +24,7 @@ from embodied_rl.system.untrusted_files import check_inside, read_json
 FORMAT = "embodied-rl tracked run 1"
 COURSE = ("iteration", "total/episodes", "total/decisions", "time/elapsed", "rollout/success", "eval/success")
 """Metrics that are kept of each iteration; null where an iteration has none."""
+PURPOSES = ("report", "publish")
 _REPORT = "report.json"
 _FOLDERS = re.compile(r"(?<![\w./:])(?:/[^\s/'\",\]}]+)+/(?=[^\s/])")
 """The folders of an absolute path, without its last part."""
@@ -47,11 +47,14 @@ class Outcomes:
     purpose: str
 
     def __post_init__(self) -> None:
-        """Raise `UserError` if the families' numbers are not those of the episodes."""
+        """Raise `UserError` if the families' numbers are not those of the episodes, or the purpose is unknown."""
         if any(not 0 <= known <= all_ for known, all_ in self.families.values()):
             message = "a family has more successes than episodes, or fewer than none"
             raise UserError(message, code="tracked-run-damaged")
         counts = sum(known for known, _ in self.families.values()), sum(all_ for _, all_ in self.families.values())
+        if self.purpose not in PURPOSES:
+            message = f"purpose '{self.purpose}' is none of {', '.join(PURPOSES)}"
+            raise UserError(message, code="tracked-run-damaged")
         if set(self.episodes) - {"0", "1"} or counts != (self.episodes.count("1"), len(self.episodes)):
             message = "families do not have the successes and episodes that episodes lists"
             raise UserError(message, code="tracked-run-damaged")
@@ -143,8 +146,14 @@ class TrackedRun:
         if len(set(map(len, run.course.values()))) > 1 or not run.course["iteration"]:
             message = f"{path}: course should have one number of each metric for each iteration, at least one."
             raise UserError(message, code="tracked-run-damaged")
-        if not all(math.isfinite(value) for values in run.course.values() for value in values if value is not None):
-            raise UserError(f"{path}: course has a number that is not finite.", code="tracked-run-damaged")
+        for name, values in run.course.items():
+            known = [value for value in values if value is not None]
+            low, high = (0.0, 1.0) if name.endswith("success") else (0.0, LARGEST)
+            if not all(low <= value <= high for value in known):  # false for NaN, too
+                message = f"{path}: course has a {name} outside of {low:g} … {high:g}."
+                raise UserError(message, code="tracked-run-damaged")
+            if high == LARGEST and known != sorted(known):
+                raise UserError(f"{path}: {name} falls in the course of the run.", code="tracked-run-damaged")
         if path.name != f"s{run.seed}.json":
             message = f"{path} holds a run of the seed {run.seed}: name it s{run.seed}.json."
             raise UserError(message, code="tracked-run-damaged")

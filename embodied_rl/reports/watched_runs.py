@@ -99,7 +99,7 @@ def make_parts(runs: Sequence[WatchedRun]) -> dict[str, str]:
 
 def find_film(runs: Sequence[WatchedRun], number: str, name: str) -> Path | None:
     """Return the film that a page asks for by the quoted `name`, or None if it is none of those shown."""
-    if not number.isdecimal() or int(number) >= len(runs):
+    if number not in map(str, range(len(runs))):
         return None
     run = runs[int(number)]
     return next((film for film in run.list_films() if run.name_film(film) == name), None)
@@ -122,4 +122,4 @@ def _describe(run: WatchedRun, rows: Sequence[dict[str, Value]]) -> tuple[str, .
     ]
     episodes, seconds = (read_number(last.get(name)) for name in ("total/episodes", "time/elapsed"))
     numbers = (f"{episodes:,.0f}" if episodes else "–", f"{seconds / 60:.1f}" if seconds else "–")
-    return escape(run.label), str(last.get("iteration", "–")), *shares, *numbers
+    return escape(run.label), escape(str(last.get("iteration", "–"))), *shares, *numbers

@@ -95,9 +95,13 @@ def read_metrics(path: Path) -> list[dict[str, Value]]:
     return rows
 
 
+LARGEST = 1e100
+"""Numbers of this size and above are shown by no table and no chart."""
+
+
 def read_number(value: Value) -> float | None:
-    """Return a number of a row as float; None for anything else."""
-    return float(value) if isinstance(value, int | float) else None
+    """Return a number of a row as float; None for anything else, and for what no chart can show."""
+    return float(value) if isinstance(value, int | float) and abs(value) < LARGEST else None
 
 
 def find_first_reached(rows: Sequence[Mapping[str, Value]], success: float) -> tuple[int, float] | None:

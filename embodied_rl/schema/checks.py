@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 from embodied_rl.config import assets
@@ -48,6 +49,8 @@ def validate_config(config: Any) -> None:
         if isinstance(target := getattr(config, key, None), str):
             names_folder = key == "out" and not isinstance(config, ImportConfig | ViewConfig)
             check_folder(target, key, names_folder)
+            if key == "export" and Path(target).is_dir():
+                raise UserError(f"{key}={target} is a folder. Give the name of a file.", code="path-is-a-folder")
     if isinstance(policy := getattr(config, "policy", None), PolicyNode):
         check_checkpoint(policy)
         if plan is not None and plan.learner == "sharded" and policy.compile:  # compiled graphs need fixed addresses

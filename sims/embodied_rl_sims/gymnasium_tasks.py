@@ -78,6 +78,13 @@ class TabletopVectorEnv(VectorEnv[Any, Any, Any]):
                 raise UserError(f"{ID}: {name}={value} is none of {', '.join(map(str, known))}.", code="choice-unknown")
         if observations == "state":
             options = {"image_size": 1} | options  # the tabletop always casts a picture
+        if num_envs < 1:
+            raise UserError(f"{ID}: num_envs={num_envs} must be at least 1.", code="value-out-of-range")
+        for name, value in options.items():
+            kind = type(getattr(TabletopConfig(), name))
+            if type(value) not in {float: (int, float), tuple: (tuple, list)}.get(kind, (kind,)) or value != value:
+                message = f"{ID}: {name}={value!r} is not of the type {kind.__name__}."
+                raise UserError(message, code="value-wrong-type")
         self._simulator = Tabletop(TabletopConfig(progress=reward == "progress", **options), num_envs)
         self.num_envs, self.render_mode, spec = num_envs, render_mode, self._simulator.spec
         self.metadata = {
@@ -138,6 +145,9 @@ class TabletopVectorEnv(VectorEnv[Any, Any, Any]):
                 f"{ID}: actions have the shape {list(given.shape)}, not {list(self.action_space.shape or ())}.",
                 code="action-shape",
             )
+        if not np.isfinite(given).all():
+            row = int(np.argmin(np.isfinite(given).all(axis=1)))
+            raise UserError(f"{ID}: the action of environment {row} is not finite.", code="value-not-finite")
         result = self._simulator.step(given[:, None] * self._scale, following)
         if self._reward == "success":
             return result, result.reward[:, 0].astype(np.float64)

@@ -31,6 +31,12 @@ def test_what_the_command_refuses_is_raised_with_its_code(tmp_path):
         embodied_rl.train("nothing", f"run.root={tmp_path}")
 
 
+@pytest.mark.parametrize("word", ["-m", "--dry-run", 5])
+def test_options_of_the_command_line_and_other_things_are_no_overrides(word):
+    with refuses("override-invalid", word):
+        embodied_rl.train("demo", word)
+
+
 def test_a_run_that_does_not_finish_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     (tmp_path / "sitecustomize.py").write_text("import os, sys\nif 'train' in sys.argv: print('gone'); os._exit(7)\n")

@@ -1,6 +1,7 @@
 """Folders of other projects whose settings or tensors are not what they should be are refused by name."""
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from embodied_rl.assembly.networks import find_network_sizes
-from embodied_rl.checkpoints import detection
+from embodied_rl.checkpoints import detection, foreign
 from embodied_rl.config import plugins
 from embodied_rl.interfaces.errors import UserError
 from tests.support import building_checkpoints as building
@@ -110,6 +111,48 @@ def test_tensors_of_other_shapes(tmp_path: Path, policy: str, name: str, shape: 
     save_file(held | {key: torch.zeros(shape) for key in changed}, file)
     with refuses_by_name(folder):
         read(folder, policy)
+
+
+def test_weights_behind_a_link_are_not_read(tmp_path: Path) -> None:
+    folder = FOLDERS["act"](tmp_path / "folder")
+    shutil.move(folder / "model.safetensors", tmp_path / "outside.safetensors")
+    (folder / "model.safetensors").symlink_to(tmp_path / "outside.safetensors")
+    with refuses("link-outside-folder", folder / "model.safetensors"):
+        foreign.find_tensors(folder)
+
+
+def shift(header: dict[str, Any]) -> None:
+    """Let a tensor begin before the file."""
+    header["a"]["data_offsets"] = [-5, 3]
+
+
+def overlap(header: dict[str, Any]) -> None:
+    """Let two tensors lie in the same place."""
+    header["b"]["data_offsets"] = header["a"]["data_offsets"]
+
+
+def widen(header: dict[str, Any]) -> None:
+    """Give a tensor another shape than its bytes have."""
+    header["a"]["shape"] = [3]
+
+
+@pytest.mark.parametrize("change", [None, shift, overlap, widen])
+def test_weights_that_are_cut_or_not_where_they_are_said_to_be(tmp_path: Path, change: Change | None) -> None:
+    """Known from the header and the size of the file."""
+    file = tmp_path / "model.safetensors"
+    save_file({"a": torch.ones(2), "b": torch.ones(4)}, file)
+    assert set(foreign.find_tensors(tmp_path)) == {"a", "b"}
+    content = file.read_bytes()
+    if change is None:
+        file.write_bytes(content[:-4])
+    else:
+        end = 8 + int.from_bytes(content[:8], "little")
+        header = json.loads(content[8:end])
+        change(header)
+        text = json.dumps(header).encode()
+        file.write_bytes(len(text).to_bytes(8, "little") + text + content[end:])
+    with refuses("checkpoint-damaged", file):
+        foreign.find_tensors(tmp_path)
 
 
 @pytest.mark.parametrize(

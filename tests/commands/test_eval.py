@@ -54,6 +54,18 @@ def test_results_are_written_for_vla_eval_and_compared_with_a_published_rate(kin
     assert (found["interval"][1] >= 1.0) == (found["status"] == "reproduced")
 
 
+def test_no_folder_is_written_over(kind, tmp_path):
+    """Neither a run nor an evaluation."""
+    run(out="here", video=Video(0, 0, 0))
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "report.json").write_text("precious")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    for out in ("here", "run"):
+        with refuses("output-exists", f"out={out}"):
+            run(out=out, video=Video(0, 0, 0))
+    assert {path: path.read_bytes() for path in before} == before
+
+
 def test_a_run_is_reported_in_its_folder_with_its_simulator_and_curves(kind, tmp_path):
     folder = RunFolder.create(tmp_path / "runs", "demo", 0)
     node = SimNode("clock", num_envs=6)

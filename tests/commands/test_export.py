@@ -39,6 +39,18 @@ def test_denoise_steps_that_are_none(
     assert not (tmp_path / "made").exists()
 
 
+@pytest.mark.parametrize("form", ["gr00t", "openvla"])
+@pytest.mark.parametrize("dry", [(), ("--dry-run",)], ids=["run", "dry run"])
+def test_a_format_of_other_policies_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str, dry: tuple[str, ...]
+) -> None:
+    file = strangers.policy_of_pi0(tmp_path, lambda header: None, {})
+    assert main(["export", str(file), f"format={form}", f"out={tmp_path / 'made'}", *dry]) == 2
+    told = capsys.readouterr().err
+    assert "[format-does-not-support-policy]" in told and form in told and "format=lerobot" in told
+    assert not (tmp_path / "made").exists()
+
+
 @pytest.mark.parametrize("form", ["lerobot", "openpi"])
 def test_a_condition_is_refused_as_no_other_format_holds_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str

@@ -186,6 +186,10 @@ def test_a_damaged_folder_of_results_is_refused(make_run, results, tmp_path):
         {"after": content["after"] | {"episodes": "x"}}, {"course": {name: [] for name in content["course"]}},
         {"course": content["course"] | {"eval/success": [1.0, math.inf, None]}}, {"seed": 1},
         {"after": content["after"] | {"families": {"push": [2, 1], "pick": [-1, 0]}}},
+        {"course": content["course"] | {"eval/success": [7.0, 0.5, None]}},
+        {"course": content["course"] | {"time/elapsed": [-60.0, 60.0, 120.0]}},
+        {"course": content["course"] | {"iteration": [3.0, 2.0, 1.0]}},
+        {"after": content["after"] | {"purpose": "nonsense"}},
     ):  # fmt: skip
         path.write_text(json.dumps(content | change))
         with refuses("tracked-run-damaged"):
@@ -206,9 +210,35 @@ def test_a_damaged_folder_of_results_is_refused(make_run, results, tmp_path):
         with refuses(code):
             redraw(results)
     with refuses("name-invalid"):
-        check_figures(FiguresConfig(group="../elsewhere", results=str(results)))
+        check_figures(FiguresConfig((str(tmp_path / "docs"),), group="../elsewhere", results=str(results)))
     with refuses("figures-missing"):
         check_figures(FiguresConfig(results=str(tmp_path / "docs")))
+
+
+def test_a_run_that_does_not_fit_replaces_none(make_run, results, tmp_path):
+    """Evaluated less often than the others of its group."""
+    folders = tuple(str(make_run(seed, [1, 0, 0, 0], [1, 1, 0, 1]).path) for seed in (0, 1))
+    run(FiguresConfig(folders, results=str(results)))
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    other = make_run(0, [1, 0, 0, 0], [1, 1, 1, 1])
+    rows = other.metrics.read_text().splitlines()
+    other.metrics.write_text("\n".join([*rows[:2], rows[2].replace("eval/success", "other")]) + "\n")
+    for call in (run, check_figures):
+        with refuses("tracked-runs-unequal"):
+            call(FiguresConfig((str(other.path),), results=str(results)))
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_a_table_without_an_end_takes_no_other_text(results, make_run, tmp_path):
+    run(FiguresConfig((str(make_run(0, [1, 0, 0, 0], [1, 1, 0, 1]).path),), results=str(results)))
+    page = tmp_path / "docs" / "page.md"
+    text = page.read_text()
+    page.write_text("<!-- table: demo -->\n\n# What somebody wrote\n\n" + text)
+    with refuses("table-place-missing"):
+        redraw(results)
+    page.write_text(text.replace("<!-- end of table -->", "", 1) + "<!-- table: other -->\n<!-- end of table -->\n")
+    with refuses("table-place-missing"):
+        redraw(results)
 
 
 def test_the_documentation_shows_what_its_tracked_runs_say():

@@ -63,6 +63,16 @@ def test_curves_and_the_table_show_what_was_written(make_run):
     assert parts["films"] == ""
 
 
+def test_what_a_stranger_wrote_is_text_and_no_code(make_run, ask):
+    """A number that is none, numbers that no chart has room for, and a film of a number with 5,000 digits."""
+    folder = make_run(0, [0.5, 1e308, -1e308])
+    with folder.metrics.open("a") as file:
+        file.write(json.dumps({"iteration": "<img src=x onerror=alert(1)>", "rollout/success": 0.5}) + "\n")
+    get = ask(folder)
+    assert "<img" not in get("/parts")[2].decode() and "&lt;img" in json.loads(get("/parts")[2])["table"]
+    assert get(f"/film/{'9' * 5000}/x.mp4")[0] == 404
+
+
 def test_a_run_that_has_written_nothing_yet_is_shown(tmp_path):
     folder = RunFolder.create(tmp_path, "demo", 0)
     assert "demo, seed 0" in make_parts(name_runs([folder]))["table"]

@@ -120,6 +120,8 @@ def test_tasks_may_have_policies_of_their_own(nodes) -> None:
     assert benchmark.describe_benchmark(replace(everything, task="cook"), one)["complete"] is False
     with refuses("task-unknown", "policies:", "'opne'", "'open'"):
         benchmark.make_parts(replace(asked, policies={"opne": "a"}), None)
+    with refuses("policy-missing", "task=open"):
+        benchmark.make_parts(replace(asked, policies={"pick": "a"}, task="open"), None)
 
 
 def test_what_a_benchmark_leaves_open_is_the_policys_own(nodes) -> None:

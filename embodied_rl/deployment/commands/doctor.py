@@ -56,7 +56,8 @@ def examine_robot(config: RobotDoctorConfig) -> list[Diagnosis]:
 def print_checks(checks: Sequence[Diagnosis], ready: str) -> int:
     """Print checks, and `ready` if none failed; return the exit code."""
     offer_json([asdict(check) for check in checks])
-    table = Table("", "check", "found", "remedy", box=None, pad_edge=False)
+    table = Table("", "check", "found", box=None, pad_edge=False)
+    table.add_column("remedy", overflow="fold")  # a command to type is shown whole
     for check in checks:
         table.add_row(
             Text(check.status, _COLOURS[check.status]),

@@ -38,7 +38,7 @@ class Gr00t(ForeignCheckpoint, FlowBackbone):
     CHECKPOINT_NAMES = sizes.NAMES
     CHECKPOINT_COPIES = sizes.COPIES
     CHECKPOINT_UNREAD = sizes.UNREAD
-    EXPORTS_TO_SOURCE = True
+    EXPORTS_TO, EXPORTS_TO_SOURCE = ("gr00t", "lerobot"), True
 
     config: Gr00tConfig
 

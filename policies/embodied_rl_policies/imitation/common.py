@@ -51,6 +51,7 @@ class ImitationPolicy(ForeignCheckpoint, ImitationBackbone):
     """A policy of lerobot that reads images and the state of one robot, and no words."""
 
     CAN_BE_EMPTY = True
+    EXPORTS_TO = ("lerobot",)
     NAME: ClassVar[str]
     config: Any
 

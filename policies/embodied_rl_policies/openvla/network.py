@@ -113,6 +113,7 @@ class OpenVLABackbone(ForeignCheckpoint, Backbone):
 
     LOGITS: ClassVar[bool] = True
     CAN_BE_EMPTY = True
+    EXPORTS_TO = ("openvla",)
     STATISTICS = "quantiles"
     PROMPT_WORDS = ("in", "what", "action", "should", "the", "robot", "take", "to", "out")
 

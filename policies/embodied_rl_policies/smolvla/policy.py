@@ -48,6 +48,7 @@ class SmolVLA(ForeignCheckpoint, FlowBackbone):
     CAN_BE_EMPTY = True
     PROMPT_WORDS = ()
     LEROBOT_PROMPT = "smolvla_new_line_processor"
+    EXPORTS_TO = ("lerobot", "peft")
     CHECKPOINT_NAMES = sizes.NAMES
     CHECKPOINT_UNREAD = sizes.UNREAD
 

@@ -147,6 +147,25 @@ def test_actions_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
         environments.step(np.zeros(shape, np.float32))
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_an_action_that_is_not_finite_is_refused(value: float) -> None:
+    environments = tasks.TabletopVectorEnv(2, observations="state")
+    environments.reset(seed=0)
+    with refuses("value-not-finite", "environment 1"):
+        environments.step(np.array([[0, 0, 0, 0], [0, value, 0, 0]], np.float32))
+
+
+@pytest.mark.parametrize(("key", "value"), [("horizon", "10"), ("image_size", "x"), ("state_noise", float("nan"))])
+def test_settings_of_another_type_are_refused(key: str, value: Any) -> None:
+    with refuses("value-wrong-type", key):
+        tasks.TabletopEnv(**{key: value})
+
+
+def test_there_is_one_environment_at_least() -> None:
+    with refuses("value-out-of-range", "num_envs=0"):
+        tasks.TabletopVectorEnv(0)
+
+
 def test_a_step_without_an_episode_is_refused() -> None:
     environments, still = tasks.TabletopVectorEnv(2, observations="state"), np.zeros(4, np.float32)
     with refuses("reset-needed"):
