@@ -42,14 +42,14 @@ def draw_figures(config: FiguresConfig) -> tuple[dict[str, TrackedRun], dict[Pat
         UserError: there is no list of figures, `group` is no folder's name, a run is not finished, or a figure cannot
             be drawn with the runs.
     """
-    tracked = [TrackedRun.of(RunFolder.open(path)) for path in config.runs]
     if config.group is not None:
         check_folder_name(config.group, "group")
     if not (Path(config.results) / LIST).is_file():
         message = f"results={config.results} has no {LIST}: run this in a clone, or name its folder of tracked runs."
         raise UserError(message, code="figures-missing")
     places: dict[str, TrackedRun] = {}
-    for each in tracked:
+    for path in config.runs:
+        each = TrackedRun.of(RunFolder.open(path))
         place = f"{config.group or each.experiment}/s{each.seed}.json"
         if place in places:
             raise UserError(f"{place} would hold two of the runs: track them by themselves.", code="runs-equal-seed")

@@ -17,6 +17,7 @@ from embodied_rl.schema import InspectConfig
 from tests.support import gr00t_sizes as sizes
 from tests.support import small_gr00t
 from tests.support.building_checkpoints import POISON, shard
+from tests.support.refusals import refuses
 from tests.support.using_checkpoints import assert_same_tensors, exported, save, small_files, stored
 
 FORMS: dict[str, Callable[..., Path]] = {"gr00t": small_gr00t.nvidia, "lerobot": small_gr00t.lerobot}

@@ -17,6 +17,7 @@ from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.schema import PolicyNode, SamplerNode
 from tests.support import imitation_sizes as sizes
 from tests.support import small_imitation as small
+from tests.support.refusals import refuses
 from tests.support.using_checkpoints import assert_same_tensors, small_files, stored, there_and_back
 
 KINDS = ("act", "diffusion")

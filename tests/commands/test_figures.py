@@ -210,7 +210,7 @@ def test_a_damaged_folder_of_results_is_refused(make_run, results, tmp_path):
         with refuses(code):
             redraw(results)
     with refuses("name-invalid"):
-        check_figures(FiguresConfig((str(tmp_path / "docs"),), group="../elsewhere", results=str(results)))
+        check_figures(FiguresConfig(group="../elsewhere", results=str(results)))
     with refuses("figures-missing"):
         check_figures(FiguresConfig(results=str(tmp_path / "docs")))
 
