@@ -15,6 +15,7 @@ from embodied_rl_sims.libero import Libero, LiberoConfig, loading, package
 from embodied_rl_sims.libero.environment import LiberoEnvironment
 from embodied_rl_sims.rows import ScenePool
 from tests.support.libero import Run
+from tests.support.refusals import refuses
 
 
 @pytest.mark.parametrize(
@@ -230,10 +231,13 @@ def test_success_ends_an_episode_if_it_is_to(
     assert [outcome.terminated for outcome in outcomes] == terminated
 
 
-@pytest.mark.parametrize(("suite", "faulty"), [("libero_spatial", False), ("libero_object", True)])
-def test_other_suites_and_faults_have_no_operator(suite: Any, faulty: bool) -> None:
+@pytest.mark.parametrize(
+    ("suite", "faulty", "named"),
+    [("libero_spatial", False, "sim.suite=libero_spatial"), ("libero_object", True, "operator=careful")],
+)
+def test_other_suites_and_faults_have_no_operator(suite: Any, faulty: bool, named: str) -> None:
     simulator: Any = SimpleNamespace(config=LiberoConfig(suite=suite))
-    with pytest.raises(ValueError, match=rf"sim\.suite={suite}: .* is for libero_object, and has no faults"):
+    with refuses("operator-missing", named):
         Libero.expert(simulator, faulty)
 
 
