@@ -129,6 +129,8 @@ class ImitationPolicy(ForeignCheckpoint, ImitationBackbone):
         """
         try:
             seen = [entry["shape"] for name, entry in config["input_features"].items() if name.startswith(IMAGES)]
+            if not seen:
+                raise KeyError(f"input_features.{IMAGES}…")
             found = {
                 "trunk": config["vision_backbone"],
                 "action_dim": config["output_features"]["action"]["shape"][0],
