@@ -267,13 +267,14 @@ def test_hardware_of_before_that_is_no_list(cut: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_an_unfinished_one_is_not_overwritten(cut: Path, kind, tmp_path: Path) -> None:
+def test_neither_an_unfinished_one_nor_a_finished_one_is_overwritten(cut: Path, kind, tmp_path: Path) -> None:
     with refuses("evaluation-unfinished", "resume="):
         command.run(settings(cut))
     assert command.run(EvalConfig(resume=str(cut))) == 0
-    assert command.run(settings(cut, seed=1)) == 0, "a finished one may be replaced, as before"
-    assert len((cut / "episodes.jsonl").read_bytes().splitlines()) == 20
-    assert read(cut)["metadata"]["seed"] == 1
+    before = {path: path.read_bytes() for path in cut.iterdir()}
+    with refuses("output-exists", cut):
+        command.run(settings(cut, seed=1))
+    assert {path: path.read_bytes() for path in before} == before
 
 
 def test_missing_and_damaged_evaluations_are_refused(tmp_path: Path) -> None:
