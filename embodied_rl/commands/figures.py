@@ -44,12 +44,12 @@ def draw_figures(config: FiguresConfig) -> tuple[dict[str, TrackedRun], dict[Pat
     """
     if config.group is not None:
         check_folder_name(config.group, "group")
+    tracked = [TrackedRun.of(RunFolder.open(path)) for path in config.runs]
     if not (Path(config.results) / LIST).is_file():
         message = f"results={config.results} has no {LIST}: run this in a clone, or name its folder of tracked runs."
         raise UserError(message, code="figures-missing")
     places: dict[str, TrackedRun] = {}
-    for path in config.runs:
-        each = TrackedRun.of(RunFolder.open(path))
+    for each in tracked:
         place = f"{config.group or each.experiment}/s{each.seed}.json"
         if place in places:
             raise UserError(f"{place} would hold two of the runs: track them by themselves.", code="runs-equal-seed")
