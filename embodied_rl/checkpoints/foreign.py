@@ -40,6 +40,11 @@ class TensorEntry:
     shape: tuple[int, ...]
     stored: str = ""
 
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of the tensor's content."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
 
 class TensorFiles(Mapping[str, TensorEntry]):
     """A mapping from tensor names to their entries; `load` reads a tensor.
@@ -76,7 +81,7 @@ class TensorFiles(Mapping[str, TensorEntry]):
     @property
     def nbytes(self) -> int:
         """Return the size of all tensors in bytes."""
-        return sum(entry.dtype.itemsize * math.prod(entry.shape) for entry in self._entries.values())
+        return sum(entry.nbytes for entry in self._entries.values())
 
 
 @dataclass(frozen=True)
@@ -222,7 +227,7 @@ def _read_header(file: Path) -> tuple[dict[str, TensorEntry], dict[str, str]]:
         if not all(isinstance(value, str) for value in metadata.values()):
             raise ValueError("its metadata is not text")
         found = {name: _read_entry(file, entry) for name, entry in header.items()}
-        spans = sorted((*entry["data_offsets"], find_bytes(found[name])) for name, entry in header.items())
+        spans = sorted((*entry["data_offsets"], found[name].nbytes) for name, entry in header.items())
         ends = [0, *(end for _, end, _ in spans)]
         if [begin for begin, _, _ in spans] != ends[:-1] or any(end - begin != size for begin, end, size in spans):
             raise ValueError("its tensors do not lie one behind the other, as their shapes say")
@@ -233,11 +238,6 @@ def _read_header(file: Path) -> tuple[dict[str, TensorEntry], dict[str, str]]:
             raise
         raise damaged_error(f"{file} is damaged or not a safetensors file: {shorten(error)}.") from error
     return found, metadata
-
-
-def find_bytes(entry: TensorEntry) -> int:
-    """Return the bytes of a tensor's content."""
-    return math.prod(entry.shape) * entry.dtype.itemsize
 
 
 def _read_entry(file: Path, entry: Mapping[str, Any]) -> TensorEntry:

@@ -116,10 +116,11 @@ def run(config: EvalConfig) -> int:
 
     Raises:
         UserError: the policy, simulator, split, task or initial state is unknown, the policy is for another robot, or
-            an evaluation cannot be continued.
+            an evaluation cannot be continued, or would be written over.
     """
     if config.resume is not None:
         return continue_evaluation(config)
+    check_out(config.out)
     evaluation = open_evaluation(config)
     out = choose_output_folder(config, evaluation.folder)
     begin_evaluation(out, place_policies(config), evaluation.metadata)
@@ -288,8 +289,8 @@ def check_evaluation(config: EvalConfig) -> list[tuple[str, str]]:
         folder = Path(config.resume)
         config, before = read_resumed(config, folder)
         check_same(folder, before, open_evaluation(config).metadata)
-    elif config.out is not None:
-        check_out(Path(config.out))
+    else:
+        check_out(config.out)
     files = find_policies(config)
     parts = _make_parts(config, files)
     for part in parts:

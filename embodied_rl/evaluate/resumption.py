@@ -38,7 +38,6 @@ def choose_output_folder(config: EvalConfig, folder: RunFolder | None) -> Path:
     late = f"_delay_{config.delay}" if config.delay else ""
     name = what + use + ("" if config.ablate == "none" else f"_without_{config.ablate}") + late
     if config.out is not None:
-        check_out(Path(config.out))
         return note_folder(make_folder(Path(config.out), "out"))
     if folder is None:
         return make_evaluation_folder(Path("eval"), name)
@@ -46,8 +45,11 @@ def choose_output_folder(config: EvalConfig, folder: RunFolder | None) -> Path:
     return folder.new_evaluation(name)
 
 
-def check_out(folder: Path) -> None:
-    """Raise `UserError` unless an evaluation can be written to a folder without a change of what it holds."""
+def check_out(out: str | None) -> None:
+    """Raise `UserError` unless an evaluation can be written to this folder, if any, without a change of its content."""
+    if out is None:
+        return
+    folder = Path(out)
     if (folder / FILE).is_file() and not (folder / LAST).is_file():
         remedy = f"Continue it with: embodied-rl eval resume={folder}; or give another folder."
         raise UserError(

@@ -178,7 +178,7 @@ def check_storages(config: TrainConfig, folder: RunFolder, offline: tuple[Replay
                 code="replay-missing",
             )
     key, file = "rank/0/replay/offline", folder.checkpoints / f"{steps[-1]:08d}" / TENSORS
-    with suppress(OSError, SafetensorError):  # a damaged checkpoint is told when it is read
+    with suppress(OSError, SafetensorError):  # a damaged checkpoint is reported when it is read
         with safe_open(file, "numpy") as tensors:
             stored = {"offline": tensors.get_tensor(key)} if key in set(tensors.keys()) else {}
         check_offline(offline, stored)

@@ -46,8 +46,8 @@ def test_a_format_of_other_policies_is_refused(
 ) -> None:
     file = strangers.policy_of_pi0(tmp_path, lambda header: None, {})
     assert main(["export", str(file), f"format={form}", f"out={tmp_path / 'made'}", *dry]) == 2
-    told = capsys.readouterr().err
-    assert "[format-does-not-support-policy]" in told and form in told and "format=lerobot" in told
+    error = capsys.readouterr().err
+    assert "[format-does-not-support-policy]" in error and form in error and "format=lerobot" in error
     assert not (tmp_path / "made").exists()
 
 

@@ -243,7 +243,7 @@ class ReplayFormat:
             layout = freeze_config(ReplayFormat, found)
             if min(layout.tracks, layout.executed) < 1 or layout.capacity < 2 or layout.spare < 0:
                 raise ValueError("a size is out of range")
-            if not 0 < layout.control_hz < float("inf"):
+            if layout.control_hz <= 0:
                 raise ValueError(f"control_hz is {layout.control_hz}")
             layout._check_fields()
         except (TypeError, KeyError, AttributeError, ValueError) as error:

@@ -121,9 +121,9 @@ def make_file_name(field: str) -> str:
 
 
 def check_new(folder: Path) -> None:
-    """Raise `ReplayError` unless a storage can be made in a folder in one step, and holds nothing else then."""
+    """Raise `ReplayError` if a folder is not empty, or is the working directory, which a storage would replace."""
     if (folder.is_dir() and any(folder.iterdir())) or folder.absolute() == Path.cwd():
-        message = f"out={folder}: a replay storage is made in one step, in a folder of its own. Give a new one."
+        message = f"out={folder} is not empty, or is the working directory. Give a new folder for the replay storage."
         raise ReplayError(message, code="output-exists")
 
 

@@ -26,9 +26,6 @@ PLAIN = (
     *("version", "episode", "seed", "group", "task", "decision"),
 )
 """The attributes of `Transitions` that are fields of a row."""
-OBSERVED = ("state", "privileged", "instruction")
-"""Fields of an observation other than pictures, which the final one of an episode has, too."""
-MIN, MAX = (float(bound) for bound in (np.finfo(np.float32).min, np.finfo(np.float32).max))
 _EPISODE = ("episode", "seed", "initial_state", "group", "task", "split")
 
 
@@ -123,12 +120,13 @@ class ReplayStorage(Writer):
         """Raise `ReplayError` if a row that can be read has a number out of its range, or one that is not finite."""
         usable = np.divmod(self._ring.usable(), self.format.slots)
         final = np.nonzero(self._arrays["kind"] == FieldKind.FINAL)
-        texts, tasks = len(self._texts) - 1, len(self.format.tasks) - 1
+        texts, tasks, largest = len(self._texts) - 1, len(self.format.tasks) - 1, float(np.finfo(np.float32).max)
+        floats = [name for name, each in self.format.fields.items() if np.dtype(each.dtype).kind == "f"]
         bounds = {"steps": (1, self.format.executed), "source": (0, max(Source)), "task": (0, tasks)}
-        bounds |= dict.fromkeys(("instruction", "split"), (0, texts))
-        bounds |= {name: (MIN, MAX) for name, each in self.format.fields.items() if np.dtype(each.dtype).kind == "f"}
+        bounds |= dict.fromkeys(("instruction", "split"), (0, texts)) | dict.fromkeys(floats, (-largest, largest))
         for name, (low, high) in bounds.items():
-            for where in (usable, final) if name in OBSERVED else (usable,):
+            observed = name in ("state", "privileged", "instruction")  # the final observation has them, too
+            for where in (usable, final) if observed else (usable,):
                 found = self._arrays[name][where]
                 if not ((found >= low) & (found <= high)).all():  # also where one is NaN
                     message = f"{folder}: a row has {name} outside of {low} … {high}; the storage is damaged. {REMEDY}"
