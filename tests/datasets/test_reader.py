@@ -284,11 +284,17 @@ def without_time(folder: Path) -> None:
 
 
 def named_twice(folder: Path) -> None:
-    """Add a camera whose name is that of another one."""
+    """Add a camera, with its videos, whose name is that of another one."""
+    first, second = "observation.images.front", "observation.front"
     path = folder / "meta/info.json"
     info = json.loads(path.read_text())
-    info["features"]["observation.front"] = info["features"]["observation.images.front"]
+    info["features"][second] = info["features"][first]
     path.write_text(json.dumps(info))
+    shutil.copytree(folder / "videos" / first, folder / "videos" / second)
+    path = min(folder.glob("meta/episodes/*/*"))
+    rows = pq.read_table(path).to_pylist()
+    copied = [{key.replace(first, second): value for key, value in row.items()} for row in rows]
+    pq.write_table(pa.Table.from_pylist([row | twin for row, twin in zip(rows, copied, strict=True)]), path)
 
 
 DAMAGED = "dataset-damaged"
@@ -308,7 +314,7 @@ DAMAGED = "dataset-damaged"
         (feature("action", shape=[10**30]), DAMAGED, ("info.json", "shape")),
         (feature("action", names=["\ud800", "b"]), DAMAGED, ("info.json",)),
         (without_time, DAMAGED, ("episodes", "front")),
-        (named_twice, DAMAGED, ("observation.front",)),
+        (named_twice, DAMAGED, ("observation.front", "observation.images.front")),
         (without("meta/info.json"), "not-a-dataset", ("info.json",)),
         (without("meta/tasks.parquet"), DAMAGED, ("tasks.parquet",)),
         (without("meta/episodes/*/*"), DAMAGED, ("9 episodes",)),

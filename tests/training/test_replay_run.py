@@ -305,7 +305,6 @@ def test_a_policy_in_a_separate_process_gets_the_guidance(typed: Callable[..., A
         (("replay.root=something/x",), "replay.root=something/x"),
         (("replay.collect=false", "replay.preload=.", "replay.root=new"), "replay.root=new"),
         (("replay.collect=false", "replay.preload=.", "curriculum=success_rate"), "curriculum=success_rate"),
-        (("algo.lr=.inf",), "algo.lr"),
         (("reward=oracle",), "reward.name="),
         (("replay.preload=nothing",), "nothing"),
         (("replay.capacity=100000000000",), "replay.capacity=100000000000"),

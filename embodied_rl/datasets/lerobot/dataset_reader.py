@@ -121,7 +121,8 @@ class LeRobotDataset:
         seen = [key for key, feature in self.info.features.items() if feature.is_image and not feature.is_depth]
         self.cameras = {key.removeprefix(IMAGES).removeprefix("observation."): key for key in seen}
         if twice := set(seen) - set(self.cameras.values()):
-            raise damaged(f"{self.folder}: {min(twice)} is a camera of the same name as another.")
+            name = min(twice).removeprefix(IMAGES).removeprefix("observation.")
+            raise damaged(f"{self.folder}: {min(twice)} and {self.cameras[name]} are cameras of the same name, {name}.")
         self._places = list(dict.fromkeys(episode.data for episode in self.episodes))
         number = {place: index for index, place in enumerate(self._places)}
         self._file = np.array([number[episode.data] for episode in self.episodes], np.int64)  # of each episode
