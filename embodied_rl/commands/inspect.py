@@ -13,7 +13,7 @@ from embodied_rl.assembly import build, networks
 from embodied_rl.checkpoints import detection, weight_names
 from embodied_rl.checkpoints.foreign import FoundCheckpoint, read_prefix_length
 from embodied_rl.checkpoints.lerobot_processors import WORDLESS
-from embodied_rl.checkpoints.policy_file import PolicyMetadata, read_metadata
+from embodied_rl.checkpoints.policy_file import PolicyMetadata, read_metadata, verify_weights
 from embodied_rl.config import assets, plugins
 from embodied_rl.config.freeze import thaw_config
 from embodied_rl.schema import InspectConfig
@@ -33,13 +33,15 @@ def run(config: InspectConfig) -> None:
     if detection.detect_format(path) is None:
         file = build.resolve_policy_file(config.checkpoint)
         print_rows(describe_policy_file(read_metadata(file)))
-        return
-    found = detection.read_checkpoint(path)
-    print_rows(describe_checkpoint(found))
-    for problem in list_missing(found, config.tensors):
-        print(f"missing: {make_printable(problem)}")
+        if config.tensors:
+            verify_weights(file)
+    else:
+        found = detection.read_checkpoint(path)
+        print_rows(describe_checkpoint(found))
+        for problem in list_missing(found, config.tensors):
+            print(f"missing: {make_printable(problem)}")
     if not config.tensors:
-        print("The tensors were not compared with the network; tensors=true does that, and takes longer.")
+        print("The tensors were not checked; tensors=true does that, and takes longer.")
 
 
 def describe_policy_file(metadata: PolicyMetadata) -> Iterator[Row]:

@@ -15,9 +15,10 @@ from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.learning import trainable
 from embodied_rl.actors.placement import describe_placement, place_network, resolve_placement
 from embodied_rl.assembly import build, networks
-from embodied_rl.checkpoints.policy_file import save_backbone
+from embodied_rl.checkpoints import detection
+from embodied_rl.checkpoints.policy_file import save_backbone, verify_weights
+from embodied_rl.config import assets, plugins
 from embodied_rl.config import freeze as configuration
-from embodied_rl.config import plugins
 from embodied_rl.critic.evaluation.demonstration_filter import DemonstrationFilter, choose_filter
 from embodied_rl.critic.evaluation.filtered_demonstrations import filter_dataset, filter_recording
 from embodied_rl.interfaces.backbone import FlowBackbone
@@ -55,6 +56,8 @@ def run(config: SftConfig) -> None:
     config = replace(config, policy=resolve_placement(config.policy))
     if (missing := dict(check_cloning(config)).get("missing")) is not None:
         raise UserError(missing, code="weights-random")
+    if (start := config.policy.checkpoint) and detection.detect_format(assets.resolve_path(start)) is None:
+        verify_weights(build.resolve_policy_file(start))  # now, not after the demonstrations are recorded
     chosen = choose_filter(config.reward, config.filter, SimulatorKind.find(config.sim).spec, print)
     keep_freed_memory()
     torch.set_num_threads(1)

@@ -250,7 +250,8 @@ class InspectConfig:
     """What to look at, given as a plain word: a run folder, a policy file, a folder of lerobot's or openpi's, or
     hf:<owner>/<name>."""
     tensors: bool = False
-    """Whether to build the network of another project's checkpoint, too, and compare all tensors with it."""
+    """Whether to check all tensors, too: another project's against the network, those of a policy file against their
+    checksum."""
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from embodied_rl.assembly.loaded import load_policy
 from embodied_rl.checkpoints.policy_file import read_metadata
 from embodied_rl.commands import train as train_command
 from embodied_rl.commands.preparation import compose_config
+from embodied_rl.config.assets import find_asset
 from embodied_rl.config.freeze import freeze_config
 from embodied_rl.critic.evaluation.filtered_demonstrations import FILE
 from embodied_rl.interfaces.errors import UserError
@@ -89,6 +90,18 @@ def test_an_operator_that_refuses_leaves_no_folder(
     code, _, err = typed(*CLONE)
     assert code == 2 and "no operator for this task" in err
     assert not list((tmp_path / "runs" / "sft").iterdir())
+
+
+def test_a_damaged_file_is_refused_before_anything_is_recorded(typed: Callable[..., Any], tmp_path: Path) -> None:
+    damaged = bytearray(find_asset("tabletop_base.safetensors").read_bytes())
+    damaged[-1] ^= 1
+    (tmp_path / "base.safetensors").write_bytes(damaged)
+    words = ("sft", "policy=pocket", "policy.checkpoint=base.safetensors", "sim.horizon=8")
+    for asked in (words, ("inspect", "base.safetensors", "tensors=true")):
+        code, _, err = typed(*asked)
+        assert code == 2 and "[checkpoint-damaged]" in err and "base.safetensors" in err
+    assert typed("inspect", "base.safetensors")[0] == 0
+    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.thorough
