@@ -1,4 +1,5 @@
-# The demo in a container, without a GPU:  docker build -t embodied-rl . && docker run --rm -v "$PWD/runs:/home/user/runs" embodied-rl
+# The demo in a container, without a GPU:  docker build -t embodied-rl . && mkdir -p runs && docker run --rm -v "$PWD/runs:/home/user/runs" embodied-rl
+# The folder runs must belong to the user 1000.
 FROM python:3.11-slim
 RUN useradd --create-home --uid 1000 user
 COPY . /source

@@ -17,7 +17,7 @@ ROBOT := ./sims/embodied_rl_robot
 # What runs in the Python environments of simulators, from 3.10 on.
 FOREIGN := sims/embodied_rl_sims embodied_rl/interfaces $(addprefix embodied_rl/runtime/processes/,worker.py messages.py bootstrap.py)
 
-.PHONY: demo test lint style types foreign_types packaging docs check clean
+.PHONY: demo test lint style types foreign_types packaging docs dist check clean
 
 demo: $(VENV)/.core
 	$(RUN)embodied-rl train experiment=demo
@@ -43,6 +43,9 @@ packaging: $(VENV)/.dev
 
 docs: $(VENV)/.dev
 	$(RUN)sphinx-build --quiet --fail-on-warning --keep-going --builder html docs docs/_build
+
+dist: $(VENV)/.core
+	$(RUN)python -m pip wheel --quiet --no-deps --wheel-dir dist $(ROBOT) .
 
 check: lint packaging docs test
 
