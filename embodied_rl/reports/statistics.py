@@ -1,6 +1,7 @@
 """Intervals and tests for success rates. SciPy is imported only where it is used."""
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist, fmean, stdev
@@ -110,5 +111,7 @@ def find_difference(first: Sequence[float], second: Sequence[float]) -> tuple[fl
     difference = fmean(first) - fmean(second)
     if len({*first}) == len({*second}) == 1:
         return difference, difference, difference
-    interval = stats.ttest_ind(first, second, equal_var=False).confidence_interval(0.95)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Precision loss", RuntimeWarning)  # one side without variance is exact
+        interval = stats.ttest_ind(first, second, equal_var=False).confidence_interval(0.95)
     return difference, float(interval.low), float(interval.high)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import warnings
 from types import SimpleNamespace
 from typing import Any
 
@@ -41,6 +42,9 @@ def test_the_interval_is_welchs():
     difference, low, high = find_difference(second, first)
     assert (difference, low, high) == pytest.approx((-11.0, -11.0 - half, -11.0 + half))
     assert find_difference([70.0] * 3, [60.0] * 3) == (10.0, 10.0, 10.0)
+    half = 4.302652729911275 * 3**-0.5  # of one side's mean alone
+    with warnings.catch_warnings(action="error"):
+        assert find_difference([70.0] * 3, [61.0, 60.0, 59.0]) == pytest.approx((10.0, 10.0 - half, 10.0 + half))
 
 
 @pytest.mark.parametrize(
