@@ -1,6 +1,7 @@
 """`embodied-rl train`: start or resume a training run."""
 
 import hashlib
+from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,8 @@ from embodied_rl.assembly import build
 from embodied_rl.commands.preparation import describe_size
 from embodied_rl.config import freeze as configuration
 from embodied_rl.config import plugins
-from embodied_rl.config.freeze import suggest_name
+from embodied_rl.config.freeze import read_text, suggest_name
+from embodied_rl.config.option_files import find_option_file, list_options
 from embodied_rl.critic.evaluation.validation import check_run_scorer
 from embodied_rl.interfaces.errors import RunFailed, UserError
 from embodied_rl.judge.reward.run_scoring import check_model, name_model
@@ -100,7 +102,15 @@ def check_start(config: TrainConfig) -> list[tuple[str, str]]:
     if size.on_host and size.held.weights > LARGEST_NEW:
         needs, spec = build.find_method(known.algo).needs, SimulatorKind.find(known.sim).spec
         rows.extend(compare_gpus(replace(known, policy=given), needs, spec))
-    return rows
+    return rows + list_sources(config.run.overrides)
+
+
+def list_sources(overrides: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the lines of a chosen recipe that say where its numbers come from, as rows of text; none without one."""
+    chosen = [word.removeprefix("recipe=") for word in overrides if word.startswith("recipe=")]
+    named = [option.name for option in list_options("recipe") if option.name in chosen]
+    lines = [line for name in named for line in read_text(find_option_file("recipe", name)).splitlines()[2:]]
+    return [("source", line.strip()) for line in lines if "#" in line]
 
 
 def name_judge(config: TrainConfig) -> TrainConfig:

@@ -8,6 +8,7 @@ import pytest
 from embodied_rl.cli import run_command
 from embodied_rl.cli.command import Options, list_commands
 from embodied_rl.commands.preparation import compose_config
+from embodied_rl.commands.train import list_sources
 from embodied_rl.config.option_files import find_config_folder, list_experiments
 from tests.support.refusals import refuses
 
@@ -127,6 +128,14 @@ def test_every_number_of_a_recipe_has_its_source(path: Path) -> None:
         setting, _, source = line.partition(" #")
         if not line.startswith("#") and re.search(r": *[\d.]", setting):
             assert re.match(r" ([A-Z])\b", source) and source[1] in known, line
+
+
+@pytest.mark.parametrize("path", [path for path in RECIPES if path.parent.name == "recipe"], ids=lambda path: path.stem)
+def test_a_dry_run_prints_the_sources_of_a_recipe(path: Path) -> None:
+    told = [text for _, text in list_sources(("seed=1", f"recipe={path.stem}"))]
+    assert re.match(r"# [PR]: (arXiv|RLinf)", told[0])
+    numbers = [line for line in path.read_text().splitlines() if re.search(r": *[\d.]", line.partition(" #")[0])]
+    assert {line.strip() for line in numbers if not line.startswith("#")} <= {*told}
 
 
 def test_a_recipe_names_its_run_and_sets_the_published_settings() -> None:

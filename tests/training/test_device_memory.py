@@ -26,6 +26,7 @@ from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.schema import AlgoNode, PolicyNode, RunConfig, SimNode, TrainConfig
 from embodied_rl.schema.config_file import load_config
 from embodied_rl.training import device_memory, extension, predicted_hours
+from tests.support.environments import python_of
 from tests.support.running import REACHING, SMALL
 
 COUNTED: dict[Any, UpdateMemory] = {}
@@ -159,6 +160,17 @@ def test_pi05_at_full_size_fits_one_gpu_by_default(
     assert minibatch == 512 and least <= micro_batch <= 512
     assert peak <= budget <= 0.805 * gigabytes
     assert micro_batch == 512 or peak > 0.95 * budget, "no larger micro-batch fits"
+
+
+@pytest.mark.thorough
+@pytest.mark.process
+def test_a_recipe_is_described_without_its_checkpoint(typed: Callable[..., Any]) -> None:
+    pytest.importorskip("transformers")
+    python_of("libero")
+    code, out, err = typed("train", "recipe=smolvla_libero_spatial", "--dry-run")
+    assert code == 0, err
+    rows = {line.split()[0] for line in out.splitlines() if line[:1].strip()}
+    assert {"memory", "missing", "hours", "source"} <= rows and "141 GB" in out
 
 
 REFUSED = [
