@@ -73,6 +73,10 @@ class TrainingPreparation(Preparation):
                 )
             if not options.hydra:
                 check_override(override, options.sweep)
+        chosen = [word for word in options.overrides if word.startswith(("experiment=", "recipe="))]
+        if len({word.partition("=")[0] for word in chosen}) == 2:
+            message = f"{' and '.join(chosen)} each choose all settings: leave one of them out."
+            raise UserError(message, code="keys-contradict")
         return options
 
     def compose(self, command: Command, options: Options) -> dict[str, Any]:

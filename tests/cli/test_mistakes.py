@@ -60,6 +60,7 @@ TOY = ("train", "experiment=toy_run", "--dry-run")
         ("train --dryrun", "option-unknown", "'--dry-run'"),
         ("train --config-dir nowhere", "folder-missing", "--config-dir nowhere"),
         ("sft experiment=demo", "experiment-of-another-command", "train experiment=demo"),
+        ("train experiment=demo recipe=x", "keys-contradict", "experiment=demo recipe=x"),
         ("critic serve x megapixels=inf", "value-out-of-range", "megapixels 1000, inf"),
         ("eval --dry-run", "policy-not-given-once", "policy=<"),
         ("compare", "key-missing", "runs"),
