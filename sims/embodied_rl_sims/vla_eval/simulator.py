@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Coroutine, Mapping
 from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any, TypeVar
 
 import numpy as np
@@ -40,7 +41,15 @@ def load_benchmark(config: VlaEvalConfig) -> Any:
         UserError: there is no such class, it draws elsewhere, or it does not take the options.
     """
     module, _, name = config.benchmark.partition(":")
-    bases, found = import_module("vla_eval.benchmarks.base"), getattr(import_module(module), name, None)
+    bases = import_module("vla_eval.benchmarks.base")
+    try:
+        found = getattr(import_module(module), name, None)
+    except ModuleNotFoundError as error:
+        if not f"{module}.".startswith(f"{error.name}."):
+            raise  # a package that the benchmark needs
+        known = ", ".join(part.name for part in iter_modules(import_module("vla_eval.benchmarks").__path__))
+        message = f"sim.benchmark={config.benchmark}: there is no module {error.name}. vla_eval.benchmarks has {known}."
+        raise UserError(message, code="benchmark-class-invalid") from None
     if not (isinstance(found, type) and issubclass(found, bases.Benchmark)):
         message = f"sim.benchmark={config.benchmark}: {module} has no benchmark of that name."
         raise UserError(message, code="benchmark-class-invalid")

@@ -166,6 +166,9 @@ def test_rewards_are_the_benchmarks_own_where_asked_for() -> None:
     [
         ({"benchmark": f"{__name__}:Line"}, "benchmark-class-invalid", ("no benchmark of that name",)),
         ({"benchmark": f"{__name__}:Server"}, "benchmark-class-invalid", ("Server",)),
+        ({"benchmark": "vla_eval.benchmarks.libreo:X"}, "benchmark-class-invalid", ("benchmarks.libreo.", "libero")),
+        ({"benchmark": "vla_eval.benchmarks.libero.own:X"}, "benchmark-class-invalid", ("libero.own.", "libero")),
+        ({"benchmark": "vla_evil.benchmarks:X"}, "benchmark-class-invalid", ("vla_evil.",)),
         ({"benchmark": "Point"}, "benchmark-class-invalid", ("module:Class",)),
         ({"options": {"sped": 1}}, "option-unknown", ("sped",)),
         ({"options": {"steps": None}}, "key-missing", ("sim.horizon",)),
