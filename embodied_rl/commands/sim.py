@@ -1,7 +1,9 @@
 """`embodied-rl sim install <simulator>`: make a pinned Python environment for a simulator that cannot share ours."""
 
+import os
 import shlex
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
@@ -37,13 +39,13 @@ def run(config: EnvironmentConfig) -> int:
         UserError: the simulator is unknown, its environment already exists, its licence was not accepted, the Python
             version is unsupported, or a step failed.
     """
-    name, found = check_recipe(config)
+    name, found, python = check_recipe(config)
     if config.keep and is_current(name):
         print(f"Kept: {find_environment_folder(name)}")
         return 0
-    place, temporary, python = *find_folders(name), config.python or sys.executable
+    place, temporary = find_folders(name)
     steps = list_steps(found, temporary, python, config.pip)
-    print_columns(describe_recipe(name, found, place), indent=0)
+    print_columns(describe_recipe(name, found, place, python), indent=0)
     for step in steps:
         print(f"  {shlex.join(step)}")
     sys.stdout.flush()
@@ -58,8 +60,8 @@ def run(config: EnvironmentConfig) -> int:
     return 0
 
 
-def check_recipe(config: EnvironmentConfig) -> tuple[str, Recipe]:
-    """Check that a simulator can be installed; return its name and recipe."""
+def check_recipe(config: EnvironmentConfig) -> tuple[str, Recipe, str]:
+    """Check that a simulator can be installed; return its name, recipe and interpreter."""
     having = [each for each in plugins.list_names("sims") if find_recipe_file(each) is not None]
     if len(config.words) != 2 or config.words[0] != "install":
         raise UserError(
@@ -83,14 +85,26 @@ def check_recipe(config: EnvironmentConfig) -> tuple[str, Recipe]:
             "Move it away, or choose another folder for environments: EMBODIED_RL_ENVIRONMENTS=<folder>",
             code="environment-folder-occupied",
         )
-    version = find_python_version(config.python or sys.executable)
-    if version not in SpecifierSet(found.python):
-        raise UserError(
-            f"{name} needs Python {found.python}, but {config.python or sys.executable} is {version}. "
-            "Give another: python=<interpreter>",
-            code="python-version-unsupported",
-        )
-    return name, found
+    return name, found, choose_python(name, SpecifierSet(found.python), config.python)
+
+
+def choose_python(name: str, needed: SpecifierSet, given: str | None) -> str:
+    """Return the interpreter given, or this one; where this one does not suit, the first python3.12 on PATH that does.
+
+    Raises:
+        UserError: none suits.
+    """
+    python = given or sys.executable
+    if (version := find_python_version(python)) in needed:
+        return python
+    for folder in os.get_exec_path() if given is None else ():
+        with suppress(UserError):  # no such file, or one that does not run, as pyenv's can be
+            if find_python_version(other := os.path.join(folder, "python3.12")) in needed:
+                return other
+    raise UserError(
+        f"{name} needs Python {needed}, but {python} is {version}. Give another: python=<path, as of python3.12>",
+        code="python-version-unsupported",
+    )
 
 
 def plan_installation(config: EnvironmentConfig) -> list[tuple[str, str]]:
@@ -99,9 +113,9 @@ def plan_installation(config: EnvironmentConfig) -> list[tuple[str, str]]:
     Raises:
         UserError: see `run`; but a licence that is not accepted is among the rows.
     """
-    name, found = check_recipe(config)
-    place, temporary, python = *find_folders(name), config.python or sys.executable
-    rows = describe_recipe(name, found, place)
+    name, found, python = check_recipe(config)
+    place, temporary = find_folders(name)
+    rows = describe_recipe(name, found, place, python)
     if config.keep and is_current(name):
         return [*rows, ("would", "keep it: it was made with today's pins")]
     rows.append(("packages", " ".join(word for step in found.steps for word in step if not word.startswith("-"))))
@@ -117,8 +131,9 @@ def plan_installation(config: EnvironmentConfig) -> list[tuple[str, str]]:
     ]
 
 
-def describe_recipe(name: str, found: Recipe, place: Path) -> list[tuple[str, str]]:
+def describe_recipe(name: str, found: Recipe, place: Path, python: str) -> list[tuple[str, str]]:
     """Return an installation's properties as rows of text."""
     rows = [("simulator", f"{name}: {found.about}"), ("folder", str(place)), ("takes", found.size)]
+    rows += [("python", python)] if python != sys.executable else []
     rows += [("system", found.system)] if found.system else []
     return [*rows, ("licence", found.licence)] if found.licence else rows

@@ -367,7 +367,7 @@ class EnvironmentConfig:
     words: tuple[Text, ...] = ()
     """What to do and for which simulator: install <simulator>."""
     python: Code | None = None
-    """Interpreter to make the environment with; null takes this one."""
+    """Interpreter to make the environment with; null takes this one or, where it does not suit, python3.12 of PATH."""
     pip: tuple[Code, ...] = ()
     """Further options of each `pip install`, such as an index."""
     accept_licence: bool = False

@@ -218,6 +218,24 @@ def test_what_stands_in_the_way_is_said_before_anything_is_made(recipe: Path, mo
         install.run(config(python="/no/python"))
 
 
+@pytest.mark.process
+def test_where_this_python_does_not_suit_one_on_path_that_runs_is_taken(
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe.write_text(recipe.read_text().replace(">=3.10", "==3.99.*"))
+    for folder, does in (("shims", "exit 127"), ("old", "echo 3.98.1"), ("own", "echo 3.99.1")):
+        (file := tmp_path / folder / "python3.12").parent.mkdir()
+        file.write_text(f"#!/bin/sh\n{does}\n")
+        file.chmod(0o755)
+    monkeypatch.setenv("PATH", os.pathsep.join(str(tmp_path / each) for each in ("none", "shims", "old", "own")))
+    taken, rows = str(tmp_path / "own" / "python3.12"), install.plan_installation(config())
+    assert ("python", taken) in rows and any(text.startswith(f"{taken} -m venv") for _, text in rows)
+    monkeypatch.setenv("PATH", str(tmp_path / "shims"))
+    for given in ({}, {"python": sys.executable}, {"python": str(tmp_path / "old" / "python3.12")}):
+        with refuses("python-version-unsupported", "tabletop", "python3.12"):
+            install.run(config(**given))
+
+
 @pytest.mark.parametrize("words", [(), ("install",), ("remove", "tabletop"), ("install", "a", "b")])
 def test_other_words_are_answered_with_what_can_be_typed(words: tuple[str, ...], recipe: Path) -> None:
     with refuses("setting-invalid", "embodied-rl sim install", "tabletop"):
