@@ -1,7 +1,7 @@
 """One task of MetaWorld, built by its package; it runs one episode after another and draws on request."""
 
 import sys
-from functools import cached_property
+from functools import cache, cached_property
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -30,6 +30,18 @@ def load_package(renderer: str) -> ModuleType:
         return import_module("metaworld")
 
 
+@cache
+def draw_suite(package: ModuleType, suite: str, seed: int, visible: bool) -> list[Any]:
+    """Draw the numbered goals of all tasks of an ml suite; a task's depend on the tasks before it.
+
+    They are `train_tasks` or `test_tasks` of ML10, ML25 or ML45, whose classes would draw both.
+    """
+    name, _, split = suite.upper().partition("_")
+    classes = getattr(package.env_dict, f"{name}_V3")[split.lower()]
+    arguments = getattr(package.env_dict, f"{name}_ARGS_KWARGS")[split.lower()]
+    return package._make_tasks(classes, arguments, package._MT_OVERRIDE if visible else package._ML_OVERRIDE, seed)
+
+
 class MetaWorldScene:
     """A task's environment.
 
@@ -55,9 +67,13 @@ class MetaWorldScene:
 
     @cached_property
     def goals(self) -> list[Any]:
-        """The package's numbered goals, with the goal's visibility; drawing them takes a second."""
-        kind = self._package.MT1 if self._config.shows_goal else self._package.ML1
-        return kind(self._name, seed=self._config.goals_seed).train_tasks
+        """The package's numbered goals, with the goal's visibility; drawing them takes seconds."""
+        config = self._config
+        if not config.draws_suite:
+            kind = self._package.MT1 if config.shows_goal else self._package.ML1
+            return kind(self._name, seed=config.goals_seed).train_tasks
+        drawn = draw_suite(self._package, config.suite, config.goals_seed, config.shows_goal)
+        return [goal for goal in drawn if goal.env_name == self._name]
 
     def begin(self, seed: int, number: int | None) -> None:
         """Start an episode with the numbered goal, or with one that the package draws from `seed`, below 2³¹."""

@@ -12,6 +12,7 @@ import numpy as np
 from embodied_rl.interfaces.sim import Array, Episode
 from embodied_rl_sims.metaworld import MetaWorld, MetaWorldConfig
 from embodied_rl_sims.metaworld.scene import MetaWorldScene, load_package
+from embodied_rl_sims.metaworld.tasks import SUITES
 
 RENDERER = "osmesa"
 
@@ -105,6 +106,24 @@ def suites() -> dict[str, Array]:
         for part, tasks in getattr(load_package(RENDERER).env_dict, f"{name}_V3").items():
             found[f"{name.lower()}_{part}"] = tasks
     return {name: np.array([task.removesuffix("-v3") for task in tasks]) for name, tasks in found.items()}
+
+
+def suite_goals(states: list[int]) -> dict[str, Array]:
+    """First observations of numbered goals of ML10's tasks, by the package's class of the suite and by ours."""
+    benchmark, found = load_package(RENDERER).ML10(seed=42), {}
+    for split, goal in (("train", "hidden"), ("test", "hidden"), ("test", "visible")):
+        suite = f"ml10_{split}"
+        simulator, drawn = build(suite=suite, observations="state", goal=goal), getattr(benchmark, f"{split}_tasks")
+        for number, name in list(enumerate(SUITES[suite]))[1::2]:
+            environment = getattr(benchmark, f"{split}_classes")[f"{name}-v3"]()
+            own = [each for each in drawn if each.env_name == f"{name}-v3"]
+            for state in states:
+                environment.set_task(own[state])
+                found[f"{suite}/{name}/{state}/package"] = environment.reset()[0].astype(np.float32)
+                seen = simulator.reset([Episode(0, number, 0, initial_state=state)])
+                found[f"{suite}/{name}/{state}/{goal}"] = seen.state[0]
+            environment.close()
+    return found
 
 
 def hidden_goal() -> dict[str, Array]:

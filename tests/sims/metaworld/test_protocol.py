@@ -21,6 +21,7 @@ CALLS: list[Call] = [
     ("light_physics", {"tasks": ["push", "drawer-open", "hammer", "box-close"], "steps": 40}),
     ("settling", {}),
     ("rewards", {"task": "reach", "seed": 3, "steps": 60}),
+    ("suite_goals", {"states": [0, 49]}),
 ]
 
 
@@ -63,6 +64,16 @@ def test_a_hidden_goal_is_zeros_and_the_expert_still_knows_it(found: list[Found]
     for kind in ("hidden", "hidden_seed"):
         assert not seen[kind][-3:].any() and np.all(seen[kind.replace("hidden", "visible")][-2:] > 0)
     assert np.array_equal(seen["hidden_expert"], seen["visible_expert"])
+
+
+def test_numbered_goals_of_an_ml_suite_are_those_of_the_package_s_class(found: list[Found]) -> None:
+    ours = {key: array for key, array in found[8].items() if not key.endswith("package")}
+    assert len(ours) == 2 * (5 + 2 + 2), "numbers of states; tasks of train, and of test with both goals"
+    for key, array in ours.items():
+        case, _, goal = key.rpartition("/")
+        theirs = found[8][f"{case}/package"]
+        assert np.array_equal(array[:-3], theirs[:-3]) and not theirs[-3:].any(), key
+        assert array[-3:].any() == (goal == "visible"), key
 
 
 @pytest.mark.parametrize("camera", ["corner2", "corner3"])
