@@ -14,6 +14,7 @@ from embodied_rl.interfaces.policy import Actor, DeployedPolicy
 from embodied_rl.interfaces.sim import Array, Operated, Simulator
 from embodied_rl.runtime.processes.handle import RestartLimitReached
 from embodied_rl.runtime.processes.local import InlineHandle
+from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.schema import CollectConfig, PlayConfig
 from embodied_rl.system.untrusted_files import name_file
 
@@ -105,6 +106,17 @@ def open_expert(make: Callable[[int], Simulator], name: str) -> tuple[OperatorPo
     return policy, InlineHandle(build, name)
 
 
+def check_operator(kind: SimulatorKind) -> None:
+    """Check that a simulator has an operator for its settings, by building it if its class may have one.
+
+    Raises:
+        UserError: it has none.
+    """
+    if not hasattr(kind.simulator, "expert"):
+        raise _refuse_expert()
+    open_expert(kind.build, f"simulator '{kind.node.name}'")[1].close()
+
+
 def choose_policy(text: str, simulator: Simulator, num_envs: int) -> DeployedPolicy:
     """Return the policy for a word, for episodes with indices from 0 that fill a simulator row by row.
 
@@ -121,8 +133,10 @@ def choose_policy(text: str, simulator: Simulator, num_envs: int) -> DeployedPol
 
 def _find_operator(simulator: Simulator) -> Operator:
     if not isinstance(simulator, Operated):
-        raise UserError(
-            "policy=expert: this simulator has no scripted operator; give a checkpoint, or random.",
-            code="operator-missing",
-        )
+        raise _refuse_expert()
     return simulator.expert()
+
+
+def _refuse_expert() -> UserError:
+    message = "policy=expert: this simulator has no scripted operator; give a checkpoint, or random."
+    return UserError(message, code="operator-missing")

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.learning.memory_budget import format_bytes
 from embodied_rl.actors.scripted import RandomPolicy
 from embodied_rl.assembly.evaluated_policies import (
@@ -27,12 +26,18 @@ from embodied_rl.assembly.evaluated_policies import (
     place_policies,
     read_stored_chunks,
 )
-from embodied_rl.assembly.policy_factory import is_address, load_deployed, open_expert
+from embodied_rl.assembly.policy_factory import check_operator, is_address, load_deployed, open_expert
 from embodied_rl.checkpoints.policy_file import count_weights, read_metadata
 from embodied_rl.cli.json_output import offer_json
 from embodied_rl.config import freeze as configuration
 from embodied_rl.deployment.policy_client.client import PolicyClient, connect
-from embodied_rl.evaluate.benchmark import EvaluationPart, combine_results, find_delay, make_parts
+from embodied_rl.evaluate.benchmark import (
+    EvaluationPart,
+    check_policy_fits,
+    combine_results,
+    find_delay,
+    make_parts,
+)
 from embodied_rl.evaluate.metadata import describe_delays, describe_policy, make_metadata, measure_end
 from embodied_rl.evaluate.protocol import Results, evaluate_policy
 from embodied_rl.evaluate.resumption import (
@@ -282,8 +287,8 @@ def check_evaluation(config: EvalConfig) -> list[tuple[str, str]]:
     """Check an evaluation's configuration without loading weights; return what it takes, as rows of text.
 
     Raises:
-        UserError: the policy, simulator, split, task or initial state is unknown, the policy is for another robot, or
-            so many environments do not fit into this machine's memory.
+        UserError: the policy, simulator, split, task or initial state is unknown, the policy is for another robot,
+            the simulator has no operator, or so many environments do not fit into this machine's memory.
     """
     if config.resume is not None:
         folder = Path(config.resume)
@@ -302,28 +307,13 @@ def check_evaluation(config: EvalConfig) -> list[tuple[str, str]]:
         if file is not None:
             check_policy_fits(read_metadata(file).embodiment, own)
         for part in own:
+            if who == "expert":
+                check_operator(part.kind)
             find_delay(config, part, who, lambda f=file: None if f is None else read_stored_chunks(f))
     if not known:
         return [episodes]
     size = format_bytes(sum(map(count_weights, known.values())))
     return [episodes, ("memory", f"parameters {size}. Simulators and activations come on top")]
-
-
-def check_policy_fits(embodiment: Embodiment, parts: Sequence[EvaluationPart]) -> None:
-    """Check that the observations and actions of every part fit the policy's embodiment.
-
-    Raises:
-        UserError: a part does not fit; the message names its tasks.
-    """
-    for part in parts:
-        try:
-            embodiment.check_body(part.spec.body, part.spec.words)
-        except UserError as error:
-            if len(parts) == 1:
-                raise
-            tasks = ", ".join(task.name for task in part.spec.tasks)
-            remedy = "task=<name> evaluates only the tasks that it was made for."
-            raise UserError(f"{part.kind.node.name}, {tasks}: {error} {remedy}", code=error.code) from None
 
 
 def run_part(

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, product
 from typing import Any
 
+from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.config.freeze import freeze_config, suggest_name, thaw_config
 from embodied_rl.evaluate.protocol import enumerate_episodes
 from embodied_rl.interfaces.errors import UserError
@@ -201,6 +202,23 @@ def to_mapping(node: SimNode) -> dict[str, Any]:
     """Convert a node to the mapping of a configuration, which includes the simulator's own keys."""
     plain = {"name": node.name, "num_envs": node.num_envs, "python": node.python, "pythonpath": list(node.pythonpath)}
     return {**plain, **node.options}
+
+
+def check_policy_fits(embodiment: Embodiment, parts: Sequence[EvaluationPart]) -> None:
+    """Check that the observations and actions of every part fit the policy's embodiment.
+
+    Raises:
+        UserError: a part does not fit; the message names its tasks.
+    """
+    for part in parts:
+        try:
+            embodiment.check_body(part.spec.body, part.spec.words)
+        except UserError as error:
+            if len(parts) == 1:
+                raise
+            tasks = ", ".join(task.name for task in part.spec.tasks)
+            remedy = "task=<name> evaluates only the tasks that it was made for."
+            raise UserError(f"{part.kind.node.name}, {tasks}: {error} {remedy}", code=error.code) from None
 
 
 def combine_results(

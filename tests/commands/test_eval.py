@@ -9,8 +9,9 @@ import pytest
 from embodied_rl.assembly import evaluated_policies
 from embodied_rl.commands import eval as command
 from embodied_rl.config.freeze import to_yaml
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runs.folder import RunFolder
-from embodied_rl.schema import BenchmarkNode, BenchmarkPart, CompareConfig, EvalConfig, Plan, SimNode, Video
+from embodied_rl.schema import BenchmarkNode, BenchmarkPart, CompareConfig, EvalConfig, Plan, SimChange, SimNode, Video
 from tests.support.refusals import refuses
 
 
@@ -156,3 +157,22 @@ def test_a_report_says_which_policy_ran_which_task(kind, tmp_path, monkeypatch, 
     assert seen == {"a.safetensors": {"pick red"}, "b.safetensors": {"open"}}
     printed = capsys.readouterr().out
     assert re.search(r"push red .* not run", printed) and "not all of it" in printed
+
+
+def test_a_dry_run_finds_that_a_simulator_has_no_operator(kind, monkeypatch):
+    """Of its class, which is not built then, or for its settings."""
+    asked = EvalConfig(policy="expert", sim=SimChange("clock"), episodes=4, plan=Plan())
+    monkeypatch.setattr(kind, "build", lambda num_envs: pytest.fail("it was built"))
+    with refuses("operator-missing", "policy=expert"):
+        command.check_evaluation(asked)
+
+    def expert(self):
+        raise UserError("sim.suite=other has no operator.", code="operator-missing")
+
+    methods = dict.fromkeys(("expert", "snapshot", "restore"), expert)
+    monkeypatch.setattr(kind, "simulator", type("Operated", (kind.simulator,), methods))
+    monkeypatch.setattr(kind, "build", lambda num_envs: kind.simulator(num_envs))
+    with refuses("operator-missing", "sim.suite=other"):
+        command.check_evaluation(asked)
+    monkeypatch.setattr(kind.simulator, "expert", lambda self: None)
+    assert command.check_evaluation(asked)
