@@ -33,8 +33,8 @@ NEAR, FAR = 0.070, 0.15
 ROBOTS = 14375
 """Initial joint positions other than that of training."""
 ASSETS = (
-    "hf download --repo-type dataset RLinf/maniskill_assets, and "
-    "python -m mani_skill.utils.download_asset bridge_v2_real2sim"
+    "hf download --repo-type dataset RLinf/maniskill_assets --local-dir maniskill_assets, and "
+    "python -m mani_skill.utils.download_asset with bridge_v2_real2sim and with widowx250s, its robot"
 )
 
 Extra = Literal["texture", "instruction", "object", "plate", "robot"]
@@ -159,5 +159,5 @@ def refuse(task: str) -> Unavailable:
     """Build the error for one of these tasks."""
     return Unavailable(
         f"sim.task={task} is a task of RL4VLA and RLinf, which ManiSkill does not have, and its scene is not built "
-        f"here yet. Its meshes and pictures: {ASSETS}."
+        f"here yet, with its assets or without. They are fetched by {ASSETS}."
     )

@@ -79,5 +79,6 @@ def test_what_is_held_out_does_not_occur_in_training() -> None:
 
 
 def test_its_tasks_are_refused_with_the_way_to_their_assets() -> None:
-    with pytest.raises(Unavailable, match=r"not built here yet.*RLinf/maniskill_assets.*bridge_v2_real2sim"):
+    assets = r"RLinf/maniskill_assets --local-dir .*bridge_v2_real2sim.*widowx250s"
+    with pytest.raises(Unavailable, match=rf"not built here yet.*{assets}"):
         ManiSkill.spec_of(ManiSkillConfig(task=f"{TASK}Main-v3"))
