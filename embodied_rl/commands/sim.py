@@ -4,6 +4,7 @@ import os
 import shlex
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
@@ -111,13 +112,15 @@ def plan_installation(config: EnvironmentConfig) -> list[tuple[str, str]]:
     """Check that a simulator can be installed, and return as rows of text what that would do; do nothing.
 
     Raises:
-        UserError: see `run`; but a licence that is not accepted is among the rows.
+        UserError: see `run`; but an environment that exists or a licence that is not accepted is among the rows.
     """
-    name, found, python = check_recipe(config)
+    name, found, python = check_recipe(replace(config, replace=True))
     place, temporary = find_folders(name)
     rows = describe_recipe(name, found, place, python)
     if config.keep and is_current(name):
         return [*rows, ("would", "keep it: it was made with today's pins")]
+    if (place / MARK).exists() and not (config.replace or config.keep):
+        return [*rows, ("would", "stop: it is there already. To make it again: replace=true")]
     rows.append(("packages", " ".join(word for step in found.steps for word in step if not word.startswith("-"))))
     if found.licence and not config.accept_licence:
         rows.append(("would", "stop, until accept_licence=true says that you accept the licence"))

@@ -197,6 +197,15 @@ def test_a_folder_that_cannot_hold_environments_is_named(words, recipe: Path, tm
         python_environments.find_installed("tabletop")
 
 
+def test_a_dry_run_describes_an_environment_that_exists(recipe: Path) -> None:
+    (place := python_environments.find_environment_folder("tabletop")).mkdir(parents=True)
+    for name in (python_environments.MARK, "pyvenv.cfg"):
+        (place / name).write_text("{}")
+    rows = install.plan_installation(config())
+    assert ("folder", str(place)) in rows and rows[-1][0] == "would" and "replace=true" in rows[-1][1]
+    assert "in place of what is there" in dict(install.plan_installation(config(replace=True)))["would"]
+
+
 def test_an_environment_without_its_mark_is_not_used(recipe: Path) -> None:
     python = python_environments.find_environment_folder("tabletop") / "bin" / "python"
     python.parent.mkdir(parents=True)
