@@ -5,6 +5,7 @@ pins the revision to a commit. `find_downloaded` finds that commit in the cache 
 variables count: HF_HOME, HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE.
 """
 
+import errno
 import hashlib
 import re
 import shutil
@@ -346,6 +347,8 @@ def _explain_errors(name: HubName, remedy: str = "") -> Iterator[None]:
         raise
     except (transport.HTTPError, transport.InvalidURL, OSError, ValueError) as error:
         code, text = next(found for kind, found in kinds.items() if isinstance(error, kind))
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            code, text = "disk-full", "{}. Free space and type it again, or HF_HOME=<folder> names another disk."
         text = f"{_shorten(error)}; {remedy}" if remedy else text.format(_shorten(error))
         raise UserError(f"{name}: {text}", code=code) from error
 

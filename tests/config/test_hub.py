@@ -1,5 +1,6 @@
 """Names on the Hub, against a small Hub on loopback that cuts, stalls, lies and refuses."""
 
+import errno
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -363,3 +364,10 @@ def test_a_disk_without_space_is_told_before(server: Hub, monkeypatch: pytest.Mo
     with refuses("disk-full", "hf:me/net", "HF_HOME"):
         hub.download("hf:me/net")
     assert server.sent == 0
+
+
+def test_a_disk_that_fills_during_a_download_is_full(server: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr(hub, "_check_content", lambda *_: (_ for _ in ()).throw(full))
+    with refuses("disk-full", "hf:me/net", "HF_HOME"):
+        hub.download("hf:me/net")
