@@ -301,8 +301,8 @@ def _complete(brief: Command) -> Command:
 
 _LIST = Command(
     "list",
-    "Show the choices: sims, policies, algos, curricula, rewards, loggers, prompts, plans, benchmarks, robots, "
-    "experiments, tasks.",
+    "Show the choices: sims, policies, algos, curricula, rewards, loggers, prompts, plans, benchmarks, recipes, "
+    "robots, experiments, tasks.",
     None,
     "embodied_rl.commands.list:list_choices",
     replaces=True,
