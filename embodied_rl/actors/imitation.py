@@ -113,5 +113,5 @@ def check_history(actor: Any, who: str) -> None:
 
 
 def _without_likelihood(where: str = "") -> UserError:
-    message = f"{where}a policy that is only cloned has no likelihood, which training from rollouts needs: {REMEDY}."
+    message = f"{where}a policy that is only cloned has no likelihood and no flow, which `train` needs: {REMEDY}."
     return UserError(message, code="policy-without-likelihood")

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,31 @@ def run(config: BenchConfig) -> None:
     Raises:
         UserError: the benchmark is unknown, or is no longer part of the package.
     """
+    what, measure = find_measurement(config)
+    file = make_folder(Path(config.out), "out") / f"bench_{what}.json"
+    print(f"Measuring {what}", flush=True)
+    found = measure(config)
+    write_text(file, json.dumps(found | {"hardware": provenance.describe_hardware()}, indent=2) + "\n")
+    print(f"Written: {file}")
+
+
+def check_bench(config: BenchConfig) -> list[tuple[str, str]]:
+    """Check a measurement's configuration; return what it takes, as rows of text.
+
+    Raises:
+        UserError: the benchmark or an algorithm is unknown, or an algorithm does not fit simulator and policy.
+    """
+    if find_measurement(config)[0] != "algorithms":
+        return []
+    return [(name, f"{count} iterations, {config.seeds} seeds") for name, count in count_iterations(config).items()]
+
+
+def find_measurement(config: BenchConfig) -> tuple[str, Callable[[BenchConfig], dict[str, Any]]]:
+    """Return the name of the measurement that was asked for, and its function.
+
+    Raises:
+        UserError: it is unknown, or is no longer part of the package.
+    """
     simulator = config.sim.name
     what = simulator if config.what == "sim" else config.what
     measures = {simulator: measure_simulator, "delay": measure_delay}
@@ -52,11 +77,7 @@ def run(config: BenchConfig) -> None:
             f"bench: cannot measure '{what}'.{suggest_name(what, list(measures))} Another simulator: sim=<name>.",
             code="benchmark-unknown",
         )
-    file = make_folder(Path(config.out), "out") / f"bench_{what}.json"
-    print(f"Measuring {what}", flush=True)
-    found = measures[what](config)
-    write_text(file, json.dumps(found | {"hardware": provenance.describe_hardware()}, indent=2) + "\n")
-    print(f"Written: {file}")
+    return what, measures[what]
 
 
 def measure_simulator(config: BenchConfig) -> dict[str, Any]:
@@ -89,20 +110,32 @@ def compare_algorithms(config: BenchConfig) -> dict[str, Any]:
     """Train with each algorithm from the same start, and compare success at equal episodes and at equal time."""
     from embodied_rl.benchmarks import algorithm_comparison
 
+    iterations = count_iterations(config)
+    root = make_folder(Path(config.out) / "runs", "out")
+    table, found = algorithm_comparison.compare_algorithms(config, root, iterations)
+    Console().print(table)
+    return found
+
+
+def count_iterations(config: BenchConfig) -> dict[str, int]:
+    """Check the run of each algorithm; return name → iterations that make as many decisions as asked.
+
+    Raises:
+        UserError: there is no algorithm, one is unknown, or one does not fit simulator and policy.
+    """
+    from embodied_rl.benchmarks import algorithm_comparison
+
     if not config.algorithms:
         raise UserError("algorithms=[]: name at least one, such as algorithms=[filtered].", code="algorithms-missing")
     shared, iterations = algorithm_comparison.list_shared_words(config), dict[str, int]()
-    for name in config.algorithms:  # all are checked before the first one runs
+    for name in config.algorithms:
         words = (*shared, f"algo={name}")
         train = list_commands()["train"]
         composed = freeze_command_config(train, compose_config(train.config, words, train.values, None), words)
         from_replay = find_method(composed.algo).needs.learns_from == "replay"
         decisions = (from_replay and config.replay_decisions) or config.decisions
         iterations[name] = math.ceil(decisions / check_run(composed).rows)
-    root = make_folder(Path(config.out) / "runs", "out")
-    table, found = algorithm_comparison.compare_algorithms(config, root, iterations)
-    Console().print(table)
-    return found
+    return iterations
 
 
 def compare_rewards(config: BenchConfig) -> dict[str, Any]:

@@ -282,6 +282,7 @@ _BRIEF = (
         ),
         config="train",
         words=Words("what", "measurement"),
+        check="check_bench",
         common=(
             "what", "seconds", "policy_file", "episodes", "algorithms", "arms", "seeds", "decisions", "target", "out",
             "sim.num_envs", "seed",

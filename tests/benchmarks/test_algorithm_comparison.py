@@ -53,12 +53,13 @@ def test_every_algorithm_is_checked_before_the_first_one_runs(tmp_path: Path, mo
     assert list(iterations) == ["flow_sde", "flow_noise", "grpo", "nft", "filtered", "awr", "recap", "dsrl"]
     assert iterations["flow_sde"] == iterations["filtered"] == -(-5000 // (96 * 24))
     assert 5000 / 96 > iterations["grpo"] == iterations["nft"] > iterations["flow_sde"]
-    with refuses("choice-unknown", "nothing"):
-        bench.run(configure(*TYPED, f"out={tmp_path}", "algorithms=[flow_sde,nothing]"))
-    with refuses("algorithms-missing", "algorithms=[]"):
-        bench.run(configure(*TYPED, f"out={tmp_path}", "algorithms=[]"))
-    with refuses("key-set-by-command", "replay.root"):
-        bench.run(configure(*TYPED, f"out={tmp_path}", "replay.root=shared"))
+    for call in (bench.run, bench.check_bench):
+        with refuses("choice-unknown", "nothing"):
+            call(configure(*TYPED, f"out={tmp_path}", "algorithms=[flow_sde,nothing]"))
+        with refuses("algorithms-missing", "algorithms=[]"):
+            call(configure(*TYPED, f"out={tmp_path}", "algorithms=[]"))
+        with refuses("key-set-by-command", "replay.root"):
+            call(configure(*TYPED, f"out={tmp_path}", "replay.root=shared"))
     assert len(asked) == 1
     bench.run(configure(*TYPED, f"out={tmp_path}", "algorithms=[nft,awr]", "replay_decisions=12000"))
     assert asked[1] == {"nft": iterations["nft"], "awr": -(-12_000 // (96 * 24))}

@@ -164,5 +164,5 @@ def test_damaged_weights_are_refused(folder: Path) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_training_from_rollouts_is_refused_before_anything_starts(kind: str, folders: dict[str, Path]) -> None:
     node = PolicyNode(kind, checkpoint=str(folders[kind]))
-    with pytest.raises(ValueError, match=f"policy={kind}: .* no likelihood, .*clone it with `embodied-rl sft`"):
+    with pytest.raises(ValueError, match=f"policy={kind}: .* no likelihood .*clone it with `embodied-rl sft`"):
         build.outline_actor(node, SamplerNode(), small.simulator())

@@ -71,7 +71,7 @@ def test_what_it_cannot_do_is_refused(attached: Attached) -> None:
     actor, seen = ImitationActor(*attached).eval(), small.observe(0)
     with pytest.raises(ValueError, match="cannot continue actions"):
         actor.infer(seen, prefix=np.zeros((sizes.ROWS, 1, sizes.ACTION_DIM), np.float32))
-    with pytest.raises(ValueError, match="no likelihood, which training from rollouts needs"):
+    with pytest.raises(ValueError, match="no likelihood and no flow, which `train` needs"):
         actor.act(seen, NoiseKeys.none(sizes.ROWS), explore=False)
 
 

@@ -174,8 +174,9 @@ def test_a_run_learns_from_a_dataset_alone(typed: Callable[..., Any], tmp_path: 
     simulator = ("sim.image_size=16", "sim.horizon=12")
     assert typed("collect", "expert", *simulator, "episodes=4", "format=lerobot", "images=png", "out=data")[0] == 0
     words = (
-        "experiment=tabletop_offline", *simulator, "sim.num_envs=2", "policy.checkpoint=null", "policy.width=16",
-        "policy.layers=1", "policy.heads=2", "policy.stem_channels=8", "policy.keypoints=4", "policy.horizon=4",
+        "experiment=tabletop_offline", "algo=awr", *simulator, "sim.num_envs=2", "policy.checkpoint=null",
+        "policy.width=16", "policy.layers=1", "policy.heads=2", "policy.stem_channels=8", "policy.keypoints=4",
+        "policy.horizon=4",
         "train.iterations=1", "train.eval_episodes=2", "train.final_episodes=2", "train.film=false", "algo.steps=2",
         "algo.critic_steps=2", "plan.ranks=1", "replay.preload=data",
     )  # fmt: skip
