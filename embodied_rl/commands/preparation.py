@@ -61,6 +61,10 @@ class TrainingPreparation(Preparation):
     def check_options(self, command: Command, options: Options) -> Options:
         """Replace `plan=<file>.json` by the stored plan; check the experiment, and overrides without effect."""
         options = replace(options, overrides=expand_stored_plan(options.overrides))
+        if "sim=robot" in options.overrides:
+            own = ("robot=", "human=")  # as other commands call them
+            words = (f"sim.{word}" if word.startswith(own) else word for word in options.overrides)
+            options = replace(options, overrides=tuple(words))
         known = {item.name: item.command for item in list_experiments(options.config_dir)}
         for override in options.overrides:
             key, _, value = override.partition("=")

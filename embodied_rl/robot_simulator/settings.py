@@ -72,13 +72,16 @@ class RobotSimulatorConfig:
 
 
 def make_simulator_node(config: RobotSimulatorConfig) -> SimNode:
-    """Return the `sim` node of the robot's simulator."""
+    """Return the `sim` node of the robot's simulator, which reports progress where a scripted human needs it."""
     assert config.simulator is not None, "a real robot has no simulator"
     if config.simulator == "robot":
         raise UserError(
             "sim.simulator=robot: choose the robot's simulator, such as tabletop.", code="simulator-without-servo"
         )
-    return SimNode(config.simulator, num_envs=1, options=dict(config.simulated))
+    node = SimNode(config.simulator, num_envs=1, options=dict(config.simulated))
+    if config.human == "scripted" and hasattr(SimulatorKind.find(node, "sim.simulated").options, "progress"):
+        node = replace(node, options={"progress": True, **node.options})
+    return node
 
 
 def describe_robot(config: RobotSimulatorConfig) -> SimulatorSpec:
@@ -99,8 +102,8 @@ def describe_robot(config: RobotSimulatorConfig) -> SimulatorSpec:
             )
         if config.human == "scripted" and not spec.reports_progress:
             raise UserError(
-                "sim.human=scripted takes over where a task makes no progress: give sim.simulated={progress: true}, "
-                "and a simulator that reports it.",
+                "sim.human=scripted takes over where a task makes no progress, which this simulator does not report: "
+                "give sim.simulator=<one that does>, and no sim.simulated={progress: false}.",
                 code="human-unsupported",
             )
         return replace(

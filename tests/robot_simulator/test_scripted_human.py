@@ -171,7 +171,8 @@ def test_a_takeover_does_not_jump(robot: RobotSimulator) -> None:
 
 def test_a_human_needs_an_operator_that_shows_progress() -> None:
     """It is known before anything is built, and a wrong key has the name that it was typed by."""
-    with refuses("human-unsupported", "sim.simulated={progress: true}"):
-        describe_robot(RobotSimulatorConfig(human="scripted"))
+    describe_robot(RobotSimulatorConfig(human="scripted"))
+    with refuses("human-unsupported", "sim.simulated={progress: false}"):
+        describe_robot(RobotSimulatorConfig(human="scripted", simulated={"progress": False}))
     with refuses("key-unknown", "sim.simulated.progres"):
         describe_robot(RobotSimulatorConfig(human="scripted", simulated={"progres": True}))

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import yaml
 from torch import Tensor
 
 from embodied_rl.cli import run_command
@@ -160,6 +161,14 @@ def test_a_robot_has_one_environment_which_is_checked_before_the_start() -> None
         with refuses("num-envs-invalid"):
             check_limits(configure("sim=robot", *words))
     check_limits(configure("sim=robot", "sim.num_envs=2", "plan=colocated", "plan.ranks=2"))
+
+
+def test_robot_and_human_are_settings_of_the_simulator(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("sim=robot", "robot=so101", "human=scripted")
+    assert main(["train", *words, "--cfg", "job"]) == 0
+    composed = yaml.safe_load(capsys.readouterr().out)
+    assert (composed["sim"]["robot"], composed["sim"]["human"]) == ("so101", "scripted")
+    assert main(["train", "human=scripted", "--dry-run"]) == 2 and "[key-unknown]" in capsys.readouterr().err
 
 
 @pytest.mark.process
