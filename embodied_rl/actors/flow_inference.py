@@ -32,6 +32,7 @@ class DeployedFlow(NetworkActor):
     """A flow policy for inference; `FlowActor` adds learning."""
 
     backbone: FlowBackbone
+    random_deployed = True
 
     def __init__(
         self,

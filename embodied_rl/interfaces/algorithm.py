@@ -32,7 +32,7 @@ class Needs:
     Attributes:
         learns_from: "rollouts" of the present policy; "replay", the stored experience of this and earlier policies, to
             which each rollout is added; or "demonstrations".
-        explores: whether the sampler's exploring policy collects; otherwise the deployed policy does.
+        explores: whether the sampler's exploring policy collects; otherwise the deployed policy does, if it is random.
         critic: whether the actor needs a value head.
         fixed_noise: whether the sampler's noise must not be learned.
         group_size: episodes that start alike and stay together in one process.
@@ -62,6 +62,10 @@ class Needs:
     conditions: tuple[str, ...] = ()
     stores: tuple[str, ...] = ()
     start_noise: Any = None
+
+    def explores_with(self, actor: Actor) -> bool:
+        """Return whether the exploring policy of an actor collects: always where its deployed policy is not random."""
+        return self.explores or not actor.random_deployed
 
     def count_decisions(self, decisions: int, horizon: int, executed: int) -> int:
         """Return the decisions of each environment in a rollout: `decisions`, or those of the longest whole episode.

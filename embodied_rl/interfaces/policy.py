@@ -135,6 +135,7 @@ class Actor(nn.Module):
             what was committed. 0: nothing is committed. To be set before a rollout, where traces are allocated; `infer`
             does not depend on it.
         prefix_trained_to: the most committed actions that the policy is trained to continue.
+        random_deployed: whether the deployed policy is random, too, as a flow is by its start noise.
         observations: control steps whose observations `infer` needs; see `ImitationBackbone`. Where it is above 1,
             `infer` takes the observations of the control steps before as `earlier`, a tuple, oldest first.
     """
@@ -146,6 +147,7 @@ class Actor(nn.Module):
     critic_reads: str | None = None
     delay: int = 0
     prefix_trained_to: int = 0
+    random_deployed: bool = False
     observations: int = 1
 
     @property

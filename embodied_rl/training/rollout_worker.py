@@ -43,6 +43,7 @@ class RolloutWork:
 
     Attributes:
         needs: of the algorithm.
+        explore: whether the exploring policy collects, or the deployed one.
         decisions: T, the decisions of a segment.
         segments: number of rollouts that a version learns from in turn.
         writers: factories of writers in each worker, besides its rollouts.
@@ -50,6 +51,7 @@ class RolloutWork:
     """
 
     needs: Needs
+    explore: bool
     decisions: int
     segments: int = 1
     writers: tuple[WriterFactory, ...] = ()
@@ -131,7 +133,7 @@ def make_collector(
         fresh=work.needs.fresh_episodes,
         order=config.plan.order,
         writers=made,
-        explore=work.needs.explores,
+        explore=work.explore,
     )
     return Collecting(collector, sampler, handles, made)
 

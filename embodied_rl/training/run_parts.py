@@ -115,7 +115,8 @@ def assemble_parts(
         followed = follow_workers(config, layout, root, ranks)
     if kind.limits.robot:
         writers = (*writers, make_audit_factory(folder.path / "audit"))
-    work = RolloutWork(method.needs, decisions, segments, (*scoring, *writers), extras)
+    explore = method.needs.explores_with(actor)
+    work = RolloutWork(method.needs, explore, decisions, segments, (*scoring, *writers), extras)
     kept = actor.keep_within(work.decisions * envs * segments, config.policy.cache_gigabytes * 1e9)
     evaluators: list[Handle] = []
     if not (kind.limits.one_robot and config.replay.collect):  # they run while the training simulators are idle

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -21,10 +22,10 @@ from tests.support.running import SMALL, TABLETOP
 pytestmark = pytest.mark.thorough
 
 
-def configured(*overrides: str) -> TrainConfig:
+def configured(*overrides: str, small: Sequence[str] = SMALL) -> TrainConfig:
     """A small run."""
     command = list_commands()["train"]
-    words = (*SMALL, *TABLETOP, "plan=colocated", "plan.ranks=1", *overrides)
+    words = (*small, *TABLETOP, "plan=colocated", "plan.ranks=1", *overrides)
     config = run_command.freeze_command_config(command, compose_config(command.config, words, command.values), words)
     return run_command.load_preparation(command).check(config)[0]
 
@@ -103,3 +104,29 @@ def test_evaluations_that_choose_share_no_noise_with_those_that_are_reported(tmp
     finally:
         parts.close()
     assert [len(seeds) for seeds in found] == [1, 1, 1] and len(set.union(*found)) == 3
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("algorithm", ["filtered", "awr", "recap"])
+@pytest.mark.parametrize(
+    ("words", "strengths", "same"),
+    [
+        (("policy=pocket_tokens", "algo.sampler.name=tokens"), ("temperature=0.1", "temperature=1"), False),
+        ((), ("noise_level=0.1", "noise_level=1"), True),
+    ],
+)
+def test_only_a_policy_without_start_noise_is_sampled_for_replay(
+    tmp_path: Path, algorithm: str, words: tuple[str, ...], strengths: tuple[str, ...], same: bool
+) -> None:
+    """A flow explores by its start noise, to the bit as it is deployed."""
+    torch.set_num_threads(1)
+    small, actions = [word for word in SMALL if "critic" not in word], list[torch.Tensor]()
+    for strength in strengths:
+        config = configured(f"algo={algorithm}", *words, f"algo.sampler.{strength}", small=small)
+        parts = assemble_parts(config, RunFolder.create(tmp_path / strength, "test", 0), Ranks())
+        try:
+            parts.experience.offer()
+            actions.append(parts.experience.collect().trace["actions"].clone())
+        finally:
+            parts.close()
+    assert torch.equal(*actions) == same

@@ -26,7 +26,9 @@ KINDS = {
     "nft": ("algo=nft", "algo.minibatch=16"),
     "tokens": ("algo=ppo", "policy=pocket_tokens", "policy.bins=16", "algo.entropy=0.01"),
     "tokens, groups": ("algo=grpo", "policy=pocket_tokens", "algo.sampler.name=tokens", "algo.group_size=4"),
-    "tokens, replay": ("algo=filtered", "policy=pocket_tokens", "algo.sampler.name=tokens", *REPLAY),
+    "tokens, replay": (
+        "algo=filtered", "policy=pocket_tokens", "algo.sampler.name=tokens", "algo.sampler.temperature=0.1", *REPLAY
+    ),
     "noise, prefix critic": ("algo=flow_noise", "policy.critic=prefix", "algo.entropy=0.01"),
     "full chain, expert critic": (
         "algo.sampler.layers=full", "algo.sampler.step_weights=null", "policy.critic=expert", "algo.noise_final=0.5"

@@ -1,8 +1,9 @@
-"""Filtered cloning: run the deployed policy, clone its successful episodes, repeat (rejection fine-tuning).
+"""Filtered cloning: run the policy, clone its successful episodes, repeat (rejection fine-tuning).
 
-It needs no critic, no likelihood and no exploration noise: the start noise of the flow explores. It is the baseline of
-every method that learns from few episodes: it can only choose among what the policy already does, and memorises its few
-rows. Mixing with other episodes (`replay.preload`) and an early stop by a held-out loss counter that.
+It needs no critic, no likelihood and no exploration noise: the start noise of the flow explores, or samples of the
+tokens or numbers that the policy predicts. It is the baseline of every method that learns from few episodes: it can
+only choose among what the policy already does, and memorises its few rows. Mixing with other episodes
+(`replay.preload`) and an early stop by a held-out loss counter that.
 
 Where a human helped, the success is also that of the human: of such an episode only decisions in which the human acted,
 and those after the last of them, are cloned, but none that the human had to correct (in the manner of Sirius,

@@ -183,7 +183,7 @@ class _Bench:
         task, seed = self.config.train.task, self.config.seed + self.ranks.rank
         sampler = EpisodeSampler(spec, seed, group_size=self.group_size, task=task)
         rollout = Rollout.allocate(self.actor, decisions, envs)
-        options: dict[str, Any] = {"fresh": self.needs.fresh_episodes, "explore": self.needs.explores}
+        options: dict[str, Any] = {"fresh": self.needs.fresh_episodes, "explore": self.needs.explores_with(self.actor)}
         try:
             yield (
                 Collector([handle], spec, envs, sampler, rollout, self.config.seed, **options),
