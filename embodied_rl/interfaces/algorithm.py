@@ -40,6 +40,7 @@ class Needs:
         epochs: passes over a rollout.
         warmup: iterations at the start with a shorter update, because it does not train the policy.
         discount: discounting of rewards; None if returns are compared without it.
+        success: whether it learns only from successful episodes.
         stores: entries of a decision's trace that the replay storage keeps, too.
         start_noise: settings of the policy over the flow's start noise that learns while the network is frozen, an
             `embodied_rl.actors.start_noise.StartNoiseSettings`; None: the network learns.
@@ -60,6 +61,7 @@ class Needs:
     discount: Discount | None = None
     minibatch: int | None = None
     conditions: tuple[str, ...] = ()
+    success: bool = False
     stores: tuple[str, ...] = ()
     start_noise: Any = None
 

@@ -1,5 +1,6 @@
 """Checks of a run that learns from replay, before its folder is made."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from embodied_rl.rollout.replay.dataset_episodes import is_dataset
 from embodied_rl.rollout.replay.experience import check_offline, choose_episodes, open_offline
 from embodied_rl.rollout.replay.format import ReplayError, ReplayFormat
 from embodied_rl.rollout.replay.replay_files import FORMAT
-from embodied_rl.rollout.replay.storage import ReplayStorage
+from embodied_rl.rollout.replay.storage import ReplayStorage, StoredEpisode
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runtime.ranks.torchrun_launcher import TorchrunPlace
 from embodied_rl.schema import ReplayNode, TrainConfig
@@ -138,13 +139,7 @@ def check_preload(config: TrainConfig, needs: Needs, spec: SimulatorSpec) -> tup
                 "replay storage (`collect format=replay`), or leave out train.task.",
                 code="dataset-without-tasks",
             )
-    if not any(choose_episodes(storage, tasks) for storage in storages):
-        of = "" if tasks is None else f" of train.task={config.train.task}"
-        raise UserError(
-            f"replay.preload={config.replay.preload} holds no whole episode{of}: one that ended in success or failure, "
-            "or by the time limit with a final observation.",
-            code="replay-empty",
-        )
+    check_episodes(config, needs, [each for storage in storages for each in choose_episodes(storage, tasks)])
     for storage in storages:
         storage.format.check_robot(expected, f"replay.preload={config.replay.preload}")
         if needs.critic and config.policy.critic == "privileged" and not storage.format.privileged_names:
@@ -159,6 +154,28 @@ def check_preload(config: TrainConfig, needs: Needs, spec: SimulatorSpec) -> tup
             for condition in needs.conditions or [embodiment.condition]:
                 embodiment.tokens(add_conditions(storage.list_instructions(), condition))
     return storages
+
+
+def check_episodes(config: TrainConfig, needs: Needs, episodes: Sequence[StoredEpisode]) -> None:
+    """Check that there are offline episodes that an algorithm learns from.
+
+    Raises:
+        UserError: there are none.
+    """
+    of = "" if config.train.task is None else f" of train.task={config.train.task}"
+    where = f"replay.preload={config.replay.preload}"
+    if not episodes:
+        raise UserError(
+            f"{where} holds no whole episode{of}: one that ended in success or failure, or by the time limit with a "
+            "final observation.",
+            code="replay-empty",
+        )
+    if needs.success and not config.replay.collect and not any(episode.success for episode in episodes):
+        raise UserError(
+            f"{where} holds no successful episode{of}, and algo.name={config.algo.name} learns only from those. Give "
+            "episodes of which some succeeded, or replay.collect=true.",
+            code="replay-without-success",
+        )
 
 
 def check_storages(config: TrainConfig, folder: RunFolder, offline: tuple[ReplayStorage, ...]) -> None:

@@ -35,7 +35,7 @@ class Filtered(ReplayCloning):
     @staticmethod
     def needs(config: FilteredConfig) -> Needs:
         """Return what the algorithm needs of a run; see `embodied_rl.interfaces.algorithm.AlgorithmKind`."""
-        return Needs(learns_from="replay", explores=False, minibatch=config.minibatch)
+        return Needs(learns_from="replay", explores=False, minibatch=config.minibatch, success=True)
 
     def weigh(self, replay: Replay, iteration: int) -> tuple[WeightedDecisions, dict[str, float]]:
         """Return the decisions of all successful episodes, see `find_uncorrected`, with equal weights."""
