@@ -149,14 +149,25 @@ def open_offline(folder: Path, spec: SimulatorSpec, pictures: bool = True) -> tu
         return (read_dataset(folder, spec, pictures),)
     parts = [folder] if (folder / FORMAT).is_file() else sorted(folder.glob("collector_*"))
     if not parts:
-        hint = f" Its storages are in {folder / 'replay'}." if (folder / "replay").is_dir() else ""
         raise ReplayError(
-            f"replay.preload={folder} is no replay storage, no run's folder of them, and no LeRobotDataset.{hint}",
+            f"replay.preload={folder} is no replay storage, no run's folder of them, and no LeRobotDataset.{suggest_experience(folder)}",
             code="replay-missing",
         )
     for part in parts:
         check_not_written(part)
     return tuple(map(ReplayStorage.open, parts))
+
+
+def suggest_experience(folder: Path) -> str:
+    """Return how to get a replay storage from a folder that is none, as a sentence after a space; "" if unknown."""
+    if (folder / "replay").is_dir():
+        return f" Its storages are in {folder / 'replay'}."
+    found = {folder.suffix, *(path.suffix for path in folder.glob("*"))}
+    if ".npz" in found:
+        return " Episodes in .npz files are not read: collect them again with `embodied-rl collect … format=replay`."
+    if found & {".mcap", ".db3"}:
+        return f" Convert the recording: `embodied-rl collect from={folder} format=replay out=<storage>`."
+    return ""
 
 
 def make_storage_factory(layout: ReplayFormat, folder: Path, keep: bool = False) -> WriterFactory:

@@ -84,6 +84,22 @@ def test_what_is_still_written_and_what_is_no_experience_are_refused(folder: Pat
         open_offline(folder / "nothing", spec)
 
 
+@pytest.mark.parametrize(
+    ("file", "remedy"),
+    [
+        ("episode_000000.npz", "collect … format=replay"),
+        ("bag_0.mcap", "collect from={} format=replay out="),
+        ("bag_0.db3", "collect from={} format=replay out="),
+    ],
+)
+def test_other_episodes_are_refused_with_the_command_that_makes_a_storage(
+    tmp_path: Path, spec: SimulatorSpec, file: str, remedy: str
+) -> None:
+    (tmp_path / file).touch()
+    with refuses("replay-missing", tmp_path, remedy.format(tmp_path)):
+        open_offline(tmp_path, spec)
+
+
 @pytest.mark.parametrize("column", ["next.reward", "next.success"])
 def test_demonstrations_without_outcomes_are_refused(folder: Path, spec: SimulatorSpec, column: str) -> None:
     from embodied_rl.datasets.lerobot.dataset_reader import LeRobotDataset
