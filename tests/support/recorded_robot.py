@@ -98,7 +98,7 @@ class FakeRun:
             time_ns = self.bench.now[0]
             state, picture = self.publish_observation(["front"] if step in blind else [])
             self.bench.pass_time(0.03)
-            executed = self.random.uniform(-1, 1, 4).astype(np.float32)
+            executed = self.random.uniform(-0.03, 0.03, 4).astype(np.float32)
             proposed = None if source is Source.HOLD else (executed + np.float32(source == Source.SAFETY)).astype("f4")
             observed = {topic.name: time_ns for topic in self.robot.topics.values()} if self.observed else {}
             said = ControlStep(

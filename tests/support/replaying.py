@@ -147,7 +147,7 @@ def result(episodes: list[int], decisions: list[int], ends: list[str], executed:
         reward=(each * marks[:, None]).astype(np.float32),
         success=each * marks[:, None] % 2 == 1,
         steps=1 + marks % executed,
-        executed=np.repeat(each[..., None] * marks[:, None, None], 2, -1).astype(np.float32),
+        executed=np.repeat(each[..., None] * marks[:, None, None] / 1e4, 2, -1).astype(np.float32),
         source=np.full(each.shape, Source.POLICY, np.uint8),
         terminated=np.array([end == "terminated" for end in ends]),
         truncated=np.array([end == "truncated" for end in ends]),

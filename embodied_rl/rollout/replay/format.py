@@ -205,6 +205,21 @@ class ReplayFormat:
                 message = f"{where}: {name} is {have} there, and {want} here. It is the experience of another robot."
                 raise ReplayError(message, code="replay-format-mismatch")
 
+    def check_executed(self, executed: Array, where: str) -> None:
+        """Raise `ReplayError` if a policy's executed actions [n, A] lie further outside of the limits than these apart.
+
+        A robot's safety filter may leave the limits by less, as where it begins outside of them.
+        """
+        low, high = np.array(self.action_low), np.array(self.action_high)
+        rows, entries = np.nonzero((executed < 2 * low - high) | (executed > 2 * high - low))
+        if len(rows):
+            row, entry = rows[0], entries[0]
+            raise ReplayError(
+                f"{where}: a row has executed {self.action_names[entry]} = {executed[row, entry]:g}, far outside of "
+                f"its limits {low[entry]:g} … {high[entry]:g}; the storage is damaged. {REMEDY}",
+                code="replay-damaged",
+            )
+
     def _check_fields(self) -> None:
         """Raise ValueError unless the fields are those of the names, of the cameras and of the chunks."""
         expected = _make_fields(self.executed, self.action_dim, len(self.state_names), len(self.privileged_names))

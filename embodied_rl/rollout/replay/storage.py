@@ -131,6 +131,8 @@ class ReplayStorage(Writer):
                 if not ((found >= low) & (found <= high)).all():  # also where one is NaN
                     message = f"{folder}: a row has {name} outside of {low} … {high}; the storage is damaged. {REMEDY}"
                     raise ReplayError(message, code="replay-damaged")
+        own = self._arrays["source"][usable] == Source.POLICY  # those of an operator may not be filtered
+        self.format.check_executed(self._arrays["executed"][usable][own], str(folder))
 
     def _attach(self, layout: ReplayFormat, folder: Path | None, write: bool) -> None:
         self.format, self._folder, self._write = layout, folder, write

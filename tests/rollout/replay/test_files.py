@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import embodied_rl.rollout.replay.storage as module
-from embodied_rl.interfaces.sim import Camera
+from embodied_rl.interfaces.sim import Camera, Source
 from embodied_rl.rollout.replay.format import FieldKind, ReplayError, ReplayFormat
 from embodied_rl.rollout.replay.storage import PLAIN, ReplayStorage
 from embodied_rl.system.atomic_write import StorageError
@@ -232,6 +232,30 @@ def test_a_number_that_is_not_finite_is_refused_before_it_is_learned(tmp_path: P
     array[:] = np.nan
     array.flush()
     with refuses("replay-damaged", field, kind=ReplayError):
+        ReplayStorage.open(tmp_path / "replay")
+
+
+@pytest.mark.parametrize(
+    ("value", "source", "refused"),
+    [
+        (2.9, Source.POLICY, False),
+        (-2.9, Source.POLICY, False),
+        (3.1, Source.POLICY, True),
+        (-3.1, Source.POLICY, True),
+        (1e4, Source.HUMAN, False),
+    ],
+)
+def test_actions_of_a_policy_far_outside_of_the_limits_are_refused(
+    tmp_path: Path, value: float, source: Source, refused: bool
+) -> None:
+    """By the entry: the limits are -1 and 1, which a robot may exceed by their distance, and an operator by more."""
+    with closing(ReplayStorage(SMALL, tmp_path / "replay")) as storage:
+        events(Script(storage))
+    assert (SMALL.action_low[1], SMALL.action_high[1]) == (-1, 1)
+    np.load(tmp_path / "replay" / "executed.npy", mmap_mode="r+")[..., 1] = value
+    np.load(tmp_path / "replay" / "source.npy", mmap_mode="r+")[:] = source
+    named = SMALL.action_names[1], f"{value:g}"
+    with refuses("replay-damaged", *named, kind=ReplayError) if refused else nullcontext():
         ReplayStorage.open(tmp_path / "replay")
 
 
