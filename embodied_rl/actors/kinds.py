@@ -7,7 +7,7 @@ with that `KIND`.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import Any, Literal
 
 from torch import nn
 
@@ -52,7 +52,7 @@ def make_actor(network: nn.Module, embodiment: Embodiment, settings: ActorSettin
     Raises:
         UserError: the settings do not fit the network or the robot.
     """
-    return _find_kind(network).make(network, embodiment, settings)
+    return _find_kind(type(network)).make(network, embodiment, settings)
 
 
 def deploy_actor(
@@ -63,9 +63,14 @@ def deploy_actor(
     `entries` are those of its policy file beyond network and embodiment, such as `denoise_steps`; `start_noise` is the
     policy over start noise that the file holds, or None.
     """
-    return _find_kind(network).deploy(network, embodiment, entries, start_noise)
+    return _find_kind(type(network)).deploy(network, embodiment, entries, start_noise)
 
 
-def _find_kind(network: nn.Module) -> Any:
-    module, _, name = KINDS[getattr(type(network), "KIND")].partition(":")  # noqa: B009  of no common base class
+def find_sampler(network: type[Any]) -> Literal["tokens", "gaussian"] | None:
+    """Return the name of the only sampler of a class of networks; None if it has several, as flows have, or none."""
+    return getattr(getattr(_find_kind(network), "ACTOR", None), "SAMPLER", None)
+
+
+def _find_kind(network: type[Any]) -> Any:
+    module, _, name = KINDS[getattr(network, "KIND")].partition(":")  # noqa: B009  of no common base class
     return getattr(import_module(module), name)()

@@ -19,6 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from embodied_rl.actors.kinds import find_sampler
 from embodied_rl.cli.command import Command, Options
 from embodied_rl.cli.help import KINDS
 from embodied_rl.cli.run_command import Plugins, Preparation, Rows
@@ -44,6 +45,7 @@ from embodied_rl.schema import (
     PolicyNode,
     RewardNode,
     RunConfig,
+    SamplerNode,
     SimNode,
     TrainConfig,
     TrainLoop,
@@ -103,7 +105,8 @@ class TrainingPreparation(Preparation):
         if "run" in names and isinstance(run_node, dict):
             experiment = run_node.get("experiment") or name.replace(" ", "_")
             mapping = {**mapping, "run": {**run_node, "overrides": list(overrides), "experiment": experiment}}
-        return freeze_config(kind, mapping)
+        config = freeze_config(kind, mapping)
+        return choose_sampler(config, overrides) if isinstance(config, TrainConfig) else config
 
     def adapt(self, name: str, config: Any) -> Any:
         """Return the configuration with torchrun's processes as ranks; unchanged without torchrun.
@@ -224,6 +227,26 @@ def drop_keys_of_other_algorithm(mapping: dict[str, Any], overrides: Sequence[st
         text = f"algo={typed['algo']} has no {dropped}, set by {group}={typed[group]}: ignored."
         print(text, file=sys.stderr)
     return {**mapping, "algo": {key: value for key, value in node.items() if key in kept}}
+
+
+def choose_sampler(config: TrainConfig, overrides: Sequence[str]) -> TrainConfig:
+    """Replace the sampler that files set by that of the policy, where the policy has only one; print it.
+
+    A typed `algo.sampler.name` or algorithm of flows, such as `algo=flow_sde`, stays, so that it is refused.
+    """
+    typed = dict(override.lstrip("+").split("=", 1) for override in overrides if "=" in override)
+    if config.resume is not None or "algo.sampler.name" in typed or typed.get("algo", "").startswith("flow_"):
+        return config
+    name, given = find_sampler(plugins.find_plugin("policies", config.policy.name)), config.algo.sampler
+    if name is None or given.name == name:
+        return config
+    algorithm, options = plugins.configure_plugin("algorithms", config.algo, "algo")
+    needs = cast("Any", algorithm).needs(options)
+    if needs.fixed_noise or needs.start_noise is not None:
+        return config
+    print(f"algo.sampler.name={name}, as policy.name={config.policy.name} needs it.", file=sys.stderr)
+    sampler = SamplerNode(name, std=given.std, temperature=given.temperature)
+    return replace(config, algo=replace(config.algo, sampler=sampler))
 
 
 class ConfigPackages(SearchPathPlugin):

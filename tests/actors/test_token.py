@@ -9,7 +9,10 @@ from embodied_rl.actors.critics import make_critic
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.token import BINS, TokenActor, draw_bins
 from embodied_rl.assembly import build
+from embodied_rl.cli.command import load_commands
 from embodied_rl.cli.main import main
+from embodied_rl.cli.run_command import freeze_command_config
+from embodied_rl.commands.preparation import compose_config
 from embodied_rl.interfaces.algorithm import Needs
 from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.interfaces.sim import SimulatorSpec
@@ -146,7 +149,10 @@ def test_committed_actions_are_refused(spec: SimulatorSpec) -> None:
         (("algo=nft", "algo.sampler.name=tokens"), "sampler-not-supported"),
         (("algo=dsrl",), "algorithm-needs-flow"),
         (("algo=flow_sde",), "sampler-not-supported"),
+        (("algo=grpo", "algo.sampler.name=flow_sde"), "sampler-not-supported"),
         (("algo=ppo", "algo.sampler.noise_level=0.5"), "key-unused"),
+        (("algo=grpo", "algo.sampler.noise_level=0.5"), "key-unused"),
+        (("algo=grpo", "algo.sampler.std=0.2"), "key-unused"),
         (("algo=ppo", "algo.noise_final=0.5"), "key-unused"),
         (("algo=ppo", "policy.delay=1"), "prefix-not-supported"),
     ],
@@ -156,6 +162,25 @@ def test_methods_and_keys_of_flows_are_refused_before_anything_starts(
 ) -> None:
     assert main(["train", "sim=tabletop", "policy=pocket_tokens", "policy.checkpoint=null", *words, "--dry-run"]) == 2
     assert f"[{code}]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "sampler"),
+    [
+        (("experiment=tabletop_tokens", "algo=grpo"), SamplerNode(name="tokens")),
+        (("policy=openvla_oft", "algo=grpo", "algo.sampler.temperature=2"), SamplerNode("tokens", temperature=2.0)),
+        (("policy=openvla_oft_l1", "algo=ppo"), SamplerNode(name="gaussian")),
+        (("policy=openvla_oft_l1", "algo=grpo"), SamplerNode(name="gaussian")),
+        (("policy=pi0_fast_tiny", "algo=grpo"), SamplerNode(name="tokens")),
+        (("policy=pocket", "algo=ppo"), SamplerNode(name="tokens")),
+        (("policy=pocket", "algo=grpo"), SamplerNode(step_weights=(0, 0, 1, 2))),
+    ],
+)
+def test_the_sampler_is_that_of_the_policy(words: tuple[str, ...], sampler: SamplerNode) -> None:
+    command = load_commands()["train"]
+    mapping = compose_config("train", words)
+    config = freeze_command_config(command, mapping, words)
+    assert config.algo.sampler == sampler
 
 
 def test_settings_are_refused_where_they_do_nothing(capsys: pytest.CaptureFixture[str]) -> None:
