@@ -1,7 +1,7 @@
 """Build actors, algorithms and curricula from a frozen configuration. Only this file resolves names to classes."""
 
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -284,14 +284,13 @@ def resolve_policy_file(text: str) -> Path:
     """
     path = assets.resolve_path(text)
     if (form := detection.detect_format(path)) is not None:
-        names = (
-            "openvla|openvla_oft|openvla_oft_l1"
-            if form == "openvla"
-            else "act|diffusion|gr00t|pi0|pi05|pi0_fast|smolvla"
-        )
+        openvla, others = "openvla|openvla_oft|openvla_oft_l1", "act|diffusion|gr00t|pi0|pi05|pi0_fast|smolvla"
+        names = f"<{openvla if form == 'openvla' else others}>"
+        with suppress(UserError, OSError):  # `import` reports what is wrong with the folder
+            names = detection.read_checkpoint(path).policy or names
         raise CheckpointError(
             f"{path} is a checkpoint of {form}, attached to no simulator yet. Type: embodied-rl import "
-            f"policy=<{names}> policy.checkpoint={path} sim=<simulator> out=<file>",
+            f"policy={names} policy.checkpoint={path} sim=<simulator> out=<file>",
             code="checkpoint-not-imported",
         )
     if path.suffix == ".safetensors" and not path.is_dir():

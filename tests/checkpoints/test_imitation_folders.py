@@ -78,6 +78,15 @@ def test_a_policy_without_lerobots_files_is_read_back(variant: str, tmp_path: Pa
         there_and_back(tmp_path / "third", "openpi", (network, robot), kind)
 
 
+@pytest.mark.parametrize("folder", KINDS, indirect=True)
+def test_the_command_that_imports_names_the_policy(folder: Path) -> None:
+    with refuses("checkpoint-not-imported", f"policy={folder.name} policy.checkpoint={folder}"):
+        build.resolve_policy_file(str(folder))
+    (folder / "model.safetensors").write_bytes(b"")
+    with refuses("checkpoint-not-imported", f"|pi0_fast|smolvla> policy.checkpoint={folder}"):
+        build.resolve_policy_file(str(folder))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_inspect_misses_nothing(kind: str, folders: dict[str, Path]) -> None:
     found = detection.read_checkpoint(folders[kind])
