@@ -58,7 +58,8 @@ def read_folder(folder: Path, asset: str | None = None) -> FoundCheckpoint:
               "files": foreign.read_contents(folder, files)}  # fmt: skip
     prepared = gr00t_settings.read_preparation(settings, home / PROCESSOR)
     if tag is None:
-        listed = f"choose one with policy.embodiment=<tag>, of {', '.join(tags)}" if tags else "none has statistics"
+        choose = "choose one with policy.embodiment=<tag>, inspect: embodiment=<tag>, of "
+        listed = choose + ", ".join(tags) if tags else "none has statistics"
         problem = f"{home} has {len(robots)} robots: {listed}."
         found = FoundStatistics(None, None, str(statistics), problem)
         return FoundCheckpoint(config=config | {"gr00t": prepared}, statistics=found, cameras=(), **shared)

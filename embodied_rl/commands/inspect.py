@@ -16,6 +16,7 @@ from embodied_rl.checkpoints.lerobot_processors import WORDLESS
 from embodied_rl.checkpoints.policy_file import PolicyMetadata, read_metadata, verify_weights
 from embodied_rl.config import assets, plugins
 from embodied_rl.config.freeze import thaw_config
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.schema import InspectConfig
 from embodied_rl.system.untrusted_files import make_printable
 
@@ -32,11 +33,14 @@ def run(config: InspectConfig) -> None:
     path = assets.resolve_path(config.checkpoint)
     if detection.detect_format(path) is None:
         file = build.resolve_policy_file(config.checkpoint)
+        if config.embodiment is not None:
+            message = f"embodiment={config.embodiment}: a policy file is for one robot. Leave it out."
+            raise UserError(message, code="key-unused")
         print_rows(describe_policy_file(read_metadata(file)))
         if config.tensors:
             verify_weights(file)
     else:
-        found = detection.read_checkpoint(path)
+        found = detection.read_checkpoint(path, config.embodiment)
         print_rows(describe_checkpoint(found))
         for problem in list_missing(found, config.tensors):
             print(f"missing: {make_printable(problem)}")

@@ -252,6 +252,9 @@ class InspectConfig:
     tensors: bool = False
     """Whether to check all tensors, too: another project's against the network, those of a policy file against their
     checksum."""
+    embodiment: Text | None = None
+    """The robot, if a folder of another project has several: what `train` takes as policy.embodiment=<tag>, or as
+    policy.statistics=<name>; null takes the only one."""
 
 
 @dataclass(frozen=True)

@@ -159,7 +159,19 @@ def test_inspect_describes_a_folder(tmp_path: Path, form: str, capsys: pytest.Ca
     inspect.run(InspectConfig(checkpoint=str(folder)))
     said = " ".join(capsys.readouterr().out.split())
     assert "policy gr00t" in said and "does not say policy." in said and "the tokenizer; policy.tokenizer=" in said
-    assert form == "lerobot" or "choose one with policy.embodiment=<tag>, of libero_sim, new_embodiment" in said
+    assert form == "lerobot" or "inspect: embodiment=<tag>, of libero_sim, new_embodiment" in said
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_inspect_takes_the_robot(tmp_path: Path, form: str, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = FORMS[form](tmp_path / "folder")
+    inspect.run(InspectConfig(str(folder), embodiment="libero_sim"))
+    said = " ".join(capsys.readouterr().out.split())
+    assert "embodiment=<tag>" not in said and "statistics of the action" not in said and "executed" in said
+    with refuses("embodiment-unknown", "elsewhere"):
+        inspect.run(InspectConfig(str(folder), embodiment="elsewhere"))
+    with refuses("key-unused", "embodiment"):
+        inspect.run(InspectConfig(str(tmp_path / "policy.safetensors"), embodiment="libero_sim"))
 
 
 def attach(folder: Path, options: dict[str, Any] | None = None, **node: Any) -> None:
