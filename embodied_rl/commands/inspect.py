@@ -48,6 +48,16 @@ def run(config: InspectConfig) -> None:
         print("The tensors were not checked; tensors=true does that, and takes longer.")
 
 
+def check_start(config: InspectConfig) -> list[Row]:
+    """Check that the path is a checkpoint; return where it is and whose, as rows of text."""
+    path = assets.resolve_path(config.checkpoint)
+    if (form := detection.detect_format(path)) is not None:
+        return [("checkpoint", f"{path} of {form}")]
+    file = build.resolve_policy_file(config.checkpoint)
+    read_metadata(file)
+    return [("checkpoint", str(file))]
+
+
 def describe_policy_file(metadata: PolicyMetadata) -> Iterator[Row]:
     """Yield the rows that describe a policy file of this library."""
     robot = metadata.embodiment

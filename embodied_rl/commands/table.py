@@ -132,6 +132,7 @@ _BRIEF = (
         "InspectConfig", "run",
         ("runs/train/<time>_s0", "<folder of lerobot's or openpi's>"),
         words=Words("checkpoint", "checkpoint"),
+        check="check_start",
     ),
     Command(
         "collect",

@@ -126,6 +126,7 @@ def test_entries_that_a_format_lacks_are_printed(typed: Typed, tmp_path: Path) -
 @pytest.mark.parametrize("form", ["lerobot", "openpi"])
 def test_inspect_lists_present_and_missing_entries(typed: Typed, tmp_path: Path, folder: Path, form: str) -> None:
     found = folder if form == "lerobot" else openpi(tmp_path / "openpi", "pi05")
+    succeeded(typed("inspect", str(found), "--dry-run"))
     code, out, err = typed("inspect", str(found))
     text = " ".join(out.split())
     assert code == 0, err
@@ -155,6 +156,8 @@ def test_mistakes_end_in_one_line(typed: Typed, tmp_path: Path, folder: Path) ->
         ((*attached, *ATTACHED, "policy.horizon=9"), "leave policy.horizon out"),
         ((*RUN, "policy=pi05", f"policy.checkpoint={folder}", *ATTACHED), "set policy=pi0"),
         (("inspect", "nowhere"), "nowhere"),
+        (("inspect", "nowhere", "--dry-run"), "checkpoint-missing"),
+        (("inspect", "nowhere.safetensors", "--dry-run"), "nowhere.safetensors"),
         (("export", f"checkpoint={folder}", "out=back"), "checkpoint-not-imported"),
         (("export", "checkpoint=nowhere", "out=back"), "nowhere"),
     ):
