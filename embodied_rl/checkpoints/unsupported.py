@@ -159,9 +159,8 @@ def name_network(config: Mapping[str, Any], names: Iterable[str] = ()) -> str | 
 def refuse_network(folder: Path, what: str, whose: str = "") -> CheckpointError:
     """Return the error for a folder that holds another network, with what support for it takes."""
     needs = f" It takes {NEEDS[what]}." if what in NEEDS else ""
-    return unsupported_error(
-        f"{folder} holds {whose}{what}, which is not supported yet; supported are {SUPPORTED}.{needs}"
-    )
+    name = whose + what.removeprefix("a ") if whose else what
+    return unsupported_error(f"{folder} holds {name}, which is not supported yet; supported are {SUPPORTED}.{needs}")
 
 
 def check_openpi(folder: Path, config: Mapping[str, Any]) -> None:

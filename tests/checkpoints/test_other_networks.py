@@ -68,7 +68,7 @@ def test_pickled_weights_of_another_network(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("kind", "name"), [
     ("xvla", "X-VLA"), ("wall_x", "Wall-X"),
-    ("molmoact2", "MolmoAct2"), ("smolvla2", "a successor of SmolVLA"), ("vla_jepa", "VLA-JEPA"),
+    ("molmoact2", "MolmoAct2"), ("smolvla2", "successor of SmolVLA"), ("vla_jepa", "VLA-JEPA"),
     ("pi0fast", "π0-FAST of lerobot before 0.4"), ("new_one", "'new_one'"),
 ])  # fmt: skip
 def test_lerobots_other_policies(tmp_path: Path, kind: str, name: str) -> None:
