@@ -150,7 +150,8 @@ def open_offline(folder: Path, spec: SimulatorSpec, pictures: bool = True) -> tu
     parts = [folder] if (folder / FORMAT).is_file() else sorted(folder.glob("collector_*"))
     if not parts:
         raise ReplayError(
-            f"replay.preload={folder} is no replay storage, no run's folder of them, and no LeRobotDataset.{suggest_experience(folder)}",
+            f"replay.preload={folder} is no replay storage, no run's folder of them, and no LeRobotDataset."
+            + suggest_experience(folder),
             code="replay-missing",
         )
     for part in parts:
