@@ -68,6 +68,8 @@ def deploy_actor(
 
 def find_sampler(network: type[Any]) -> Literal["tokens", "gaussian"] | None:
     """Return the name of the only sampler of a class of networks; None if it has several, as flows have, or none."""
+    if getattr(network, "KIND", None) not in KINDS:  # refused when it is built
+        return None
     return getattr(getattr(_find_kind(network), "ACTOR", None), "SAMPLER", None)
 
 
