@@ -132,10 +132,10 @@ def test_every_number_of_a_recipe_has_its_source(path: Path) -> None:
 
 @pytest.mark.parametrize("path", [path for path in RECIPES if path.parent.name == "recipe"], ids=lambda path: path.stem)
 def test_a_dry_run_prints_the_sources_of_a_recipe(path: Path) -> None:
-    told = [text for _, text in list_sources(("seed=1", f"recipe={path.stem}"))]
-    assert re.match(r"# [PR]: (arXiv|RLinf)", told[0])
+    printed = [text for _, text in list_sources(("seed=1", f"recipe={path.stem}"))]
+    assert re.match(r"# [PR]: (arXiv|RLinf)", printed[0])
     numbers = [line for line in path.read_text().splitlines() if re.search(r": *[\d.]", line.partition(" #")[0])]
-    assert {line.strip() for line in numbers if not line.startswith("#")} <= {*told}
+    assert {line.strip() for line in numbers if not line.startswith("#")} <= {*printed}
 
 
 def test_a_recipe_names_its_run_and_sets_the_published_settings() -> None:
