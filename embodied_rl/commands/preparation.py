@@ -19,7 +19,6 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from embodied_rl.actors.kinds import find_sampler
 from embodied_rl.cli.command import Command, Options
 from embodied_rl.cli.help import KINDS
 from embodied_rl.cli.run_command import Plugins, Preparation, Rows
@@ -237,6 +236,8 @@ def choose_sampler(config: TrainConfig, overrides: Sequence[str]) -> TrainConfig
     typed = dict(override.lstrip("+").split("=", 1) for override in overrides if "=" in override)
     if config.resume is not None or "algo.sampler.name" in typed or typed.get("algo", "").startswith("flow_"):
         return config
+    from embodied_rl.actors.kinds import find_sampler  # imports torch, which --help does without
+
     name, given = find_sampler(plugins.find_plugin("policies", config.policy.name)), config.algo.sampler
     if name is None or given.name == name:
         return config
