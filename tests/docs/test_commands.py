@@ -17,7 +17,12 @@ BLOCK = re.compile(r"^```\w*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 STANDS_FOR = {  # what a reader replaces, and something in its place
     r"\[<run> …\]": "",
     r"<(yaml)>": "tabletop",
+    r"(?<=sim=)(<\w+>|…)": "tabletop",
+    r"(?<=algo=)<name>": "ppo",
+    r"(?<=policy=)…": "pi0",
     r"<(name)>(?=\s|$)": "embedded",
+    r"<family>": "push",
+    r"<delay>": "2",
     r"<[^<>]*>": "asset:tabletop_base.safetensors",
     r"\[(follow=true)\]": r"\1",
     r"\{[^{}]*…[^{}]*\}": "{}",
@@ -25,15 +30,30 @@ STANDS_FOR = {  # what a reader replaces, and something in its place
 }
 
 
+INLINE = re.compile(r"(?<!`)`(embodied-rl [^`]+=[^`]+)`(?!`)")
+SIDE = re.compile(r"^\| `(\w+)` \| `(.+?)`(?: \||, which)", re.MULTILINE)
+
+
 def list_command_lines() -> Iterator[tuple[str, str]]:
     for page in PAGES:
-        for block in BLOCK.findall(page.read_text(encoding="utf-8")):
+        text = page.read_text(encoding="utf-8")
+        for block in BLOCK.findall(text):
             for line in block.replace("\\\n", " ").splitlines():
                 if line.startswith("embodied-rl "):
                     yield page.name, line
+        yield from ((page.name, " ".join(line.split())) for line in INLINE.findall(BLOCK.sub("", text)))
 
 
-LINES = list(list_command_lines())
+def list_ablations() -> dict[str, str]:
+    """Return side → its command, of docs/ablations.md: that before its table, with the keys of its row."""
+    found = {}
+    for part in re.split(r"(?=`embodied-rl train)", (REPOSITORY / "docs/ablations.md").read_text(encoding="utf-8")):
+        if command := INLINE.match(part):
+            found |= {side: f"{command[1]} {keys}" for side, keys in SIDE.findall(part) if "<" not in keys}
+    return found
+
+
+LINES = [(page, line) for line, page in {line: page for page, line in list_command_lines()}.items()]  # each once
 
 
 def fill(line: str) -> list[str]:
@@ -56,3 +76,11 @@ def test_a_command_line_is_one_of_the_program(line: str, capfd: pytest.CaptureFi
     assert names, line
     if list_commands()[names[0]].schema is not None:
         assert main([*words, "--cfg", "job"]) == 0, (line, words, capfd.readouterr().err)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("side", list_ablations())
+def test_a_side_of_an_ablation_can_be_run(side: str, capfd: pytest.CaptureFixture[str]) -> None:
+    words = fill(list_ablations()[side].replace("seed=0,1,2 -m", "seed=0"))
+    words = [word.replace("replay.preload=asset:tabletop_base.safetensors", "replay.collect=true") for word in words]
+    assert main([*words, "--dry-run"]) == 0, (side, words, capfd.readouterr().err)
