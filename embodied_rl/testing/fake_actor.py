@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -124,3 +124,25 @@ class RowwiseFakeActor(Actor):
     def _log_prob(self, action: Tensor, mean: Tensor) -> Tensor:
         standard = (action - mean) / self.log_std.exp()
         return -0.5 * standard.square() - self.log_std - 0.5 * math.log(2 * math.pi)
+
+
+class StepActor(Actor):
+    """An actor with parameters of its own for each step of a rollout, so that a step that counts shows in them.
+
+    Its log-probabilities, float32 [T·N, Hx, D'], are `steps`, as are the means of its normal distributions.
+    """
+
+    def __init__(self, rows: int, shape: Sequence[int]) -> None:
+        super().__init__()
+        self.steps, self.values = nn.Parameter(torch.zeros(rows, *shape)), nn.Parameter(torch.zeros(rows))
+
+    @property
+    def network(self) -> nn.Module:
+        return self
+
+    def evaluate(self, trace: Trace) -> Evaluation:
+        steps = self.steps[trace["row"]]
+        return Evaluation(steps, torch.zeros_like(steps), self.values[trace["row"]], None, None, steps, steps * 0 + 1)
+
+    def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
+        return {"actor": [self.steps], "critic": [self.values]}

@@ -1,4 +1,4 @@
-"""A very small simulator: points on a plane that should reach a side. NumPy only.
+"""Very small simulators: points on a plane that should reach a side. NumPy only.
 
 Everything follows from `Episode.seed` and the actions, so that any two runs can be compared bit for bit.
 """
@@ -6,8 +6,8 @@ Everything follows from `Episode.seed` and the actions, so that any two runs can
 import os
 import signal
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -201,3 +201,39 @@ class FakeSimulator:
                 time.sleep(3600)
             case other:
                 raise ValueError(f"unknown fault '{other}'")
+
+
+class InterruptedSimulator(FakeSimulator):
+    """A `FakeSimulator` whose episodes end as their index says: after 2 or 5 steps with success, or at the time limit.
+
+    Its camera has 16×16 pixels. In some chunks the last step is a human's, or the first one the safety filter's.
+    `shift` is added to what was executed in the steps of a source; without `succeeds` every episode fails.
+    """
+
+    def __init__(self, envs: int, shift: Mapping[Source, float] | None = None, succeeds: bool = True) -> None:
+        super().__init__(envs, self.Config(horizon=8))
+        self._shift, self._succeeds, self._due = shift or {}, succeeds, np.zeros(envs, np.int64)
+
+    @staticmethod
+    def spec_of(config: FakeSimulator.Config) -> SimulatorSpec:
+        return replace(FakeSimulator.spec_of(config), cameras=(Camera("top", 16, 16),))
+
+    def step(self, actions: Array, next_episodes: Sequence[Episode | None]) -> StepResult:
+        result = super().step(actions, next_episodes)
+        place = (self._calls + np.arange(self.num_envs)) % 4
+        for source, column, when in ((Source.HUMAN, actions.shape[1] - 1, 1), (Source.SAFETY, 0, 3)):
+            result.source[(place == when) & (result.steps > column), column] = source
+        for source, shift in self._shift.items():
+            result.executed[result.source == source] += np.float32(shift)
+        return result
+
+    def _start(self, row: int, episode: Episode | None) -> None:
+        super()._start(row, episode)
+        self._due[row] = 2 + 3 * (episode.index % 4) if episode and self._succeeds else 99
+
+    def _at_goal(self) -> Array:
+        return self._steps >= self._due
+
+    def _observe(self) -> Observation:
+        seen = super()._observe()
+        return replace(seen, images={"top": seen.images["top"].repeat(2, axis=1).repeat(2, axis=2)})

@@ -230,6 +230,15 @@ def test_its_operator_succeeds() -> None:
 # -- an algorithm, a reward model ---------------------------------------------------------------------------------
 
 
+def test_an_algorithm_that_forgets_its_optimiser_breaks_the_contract(reader: Reader) -> None:
+    """And is said to; that of the page passes, where the page is run."""
+    (check,) = [b.text for b in read_blocks("tutorial_algorithm.md") if b.language == "python" and not b.file]
+    module = read_files("tutorial_algorithm.md")["my_algorithm/__init__.py"].replace("self.optimiser.state()", "{}")
+    module = module.replace("self.optimiser.load(state)", "pass")
+    with pytest.raises(AssertionError, match="a restored state continues with other bits"):
+        exec(module + check.replace("from my_algorithm import Config, LeaveOneOut", ""), {})
+
+
 def test_its_advantage_is_the_return_minus_the_mean_of_the_others() -> None:
     scope: dict[str, Any] = {}
     exec(read_files("tutorial_algorithm.md")["my_algorithm/__init__.py"], scope)

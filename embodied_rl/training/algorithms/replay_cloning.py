@@ -1,8 +1,8 @@
 """Conditional flow matching on decisions of the replay, each with a weight: what the algorithms on replay share.
 
 The loss of a minibatch is the mean of the flow matching loss (arXiv:2410.24164, eq. 1) on what was executed, multiplied
-by the weights, which have a mean of 1 over all decisions. Actions that the safety filter replaced are left out; a
-human's corrections are learned.
+by the weights, which have a mean of 1 over all decisions. Actions that the safety filter replaced are left out of the
+loss, and are seen beside the others of their chunk; a human's corrections are learned.
 
 Shapes: B decisions, H actions of a chunk, A action dimensions.
 """
