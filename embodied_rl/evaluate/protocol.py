@@ -87,6 +87,7 @@ def evaluate_policy(
     kept: Results | None = None,
     batch: int | None = None,
     delay: Delay | None = None,
+    observers: Sequence[Observer] = (),
 ) -> list[EpisodeResult]:
     """Run each episode once, without exploration, and return the results in order; see `EpisodeRunner`.
 
@@ -102,6 +103,7 @@ def evaluate_policy(
             simulator keeps the goal.
         purpose: of the episodes; no two purposes share noise.
         kept: receives each result when its episode ends; episodes with results in it do not run.
+        observers: further ones of the episodes.
 
     Raises:
         UserError: indices repeat, or the policy or simulator gives NaN; the message names the episode.
@@ -116,7 +118,7 @@ def evaluate_policy(
     kept = kept or Results()
     missing = [episode for episode in episodes if episode.index not in kept.found]
     runner = EpisodeRunner(actor, spec, derive_noise_seed(purpose, seed), executed, batch=batch, delay=delay)
-    runner.run(handles, envs_per_handle, missing, ResultCounter(kept))
+    runner.run(handles, envs_per_handle, missing, ResultCounter(kept), *observers)
     return [kept.found[episode.index] for episode in episodes]
 
 

@@ -259,6 +259,8 @@ class StepResult:
         failures: m short texts, why each of the episodes in `ended` failed, such as "wrong object lifted", or "" if it
             did not. Reports count equal texts, so a kind of failure has one text, without numbers. None if the
             simulator gives no reasons.
+        between: for each of the n environments pairs of a `Source` and its control steps since the previous result that
+            are in no chunk, such as motions to an episode's start; for robots. None: there are none.
     """
 
     reward: Array
@@ -272,6 +274,7 @@ class StepResult:
     ended: Array = field(default_factory=lambda: np.zeros(0, np.int64))
     final_observation: Observation | None = None
     failures: tuple[str, ...] | None = None
+    between: tuple[tuple[tuple[int, int], ...], ...] | None = None
 
 
 @runtime_checkable

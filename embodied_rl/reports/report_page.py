@@ -73,7 +73,8 @@ def write_page(
         videos: MP4 files to embed; `pair_<index>.mp4` shows an episode before and after training, `failure_<index>.mp4`
             one whose kind of failure is the caption.
         configuration: the whole configuration as YAML.
-        strips, robot: HTML of frames with a scorer's answers, and about the robot's side, such as latencies.
+        strips, robot: HTML of frames with a scorer's answers, and about the robot's side, such as latencies, or
+            who executed what.
         key: configuration key of the path, for messages.
     """
     earlier, old = (None, None) if before is None else (before.overall, before.episodes)

@@ -6,6 +6,7 @@ from html import escape
 from pathlib import Path
 from urllib.parse import quote
 
+from embodied_rl.reports.audit_section import make_audit_section, summarise_audit
 from embodied_rl.reports.chart import Series, draw_line_chart, join_charts
 from embodied_rl.reports.page import make_html_table, make_page, make_section
 from embodied_rl.runs.folder import RunFolder
@@ -65,7 +66,7 @@ def name_runs(folders: Sequence[RunFolder]) -> list[WatchedRun]:
 
 def make_frame(runs: Sequence[WatchedRun]) -> str:
     """Make the page that asks for its parts every three seconds."""
-    places = "".join(f'<div id="{name}"></div>' for name in ("table", "curves", "films"))
+    places = "".join(f'<div id="{name}"></div>' for name in ("table", "robot", "curves", "films"))
     note = '<p class="note" id="state" role="status"></p>'
     return make_page("Runs", ", ".join(run.label for run in runs), [note, places, _SCRIPT])
 
@@ -90,8 +91,11 @@ def make_parts(runs: Sequence[WatchedRun]) -> dict[str, str]:
         for number, run in enumerate(runs)
         for film in run.list_films()
     )
+    audits = ((run, make_audit_section(summarise_audit(run.folder.path))) for run in runs)
+    robots = "".join(f"<p><b>{escape(run.label)}</b></p>{audit}" for run, audit in audits if audit)
     return {
         "table": make_html_table(headings, rows),
+        "robot": make_section("On the robot", robots),
         "curves": make_section("Curves", join_charts(charts)),
         "films": make_section("Newest films", f'<div class="videos">{films}</div>' if films else ""),
     }

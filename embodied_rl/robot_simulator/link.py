@@ -3,6 +3,7 @@
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -100,6 +101,7 @@ class RobotLink(ABC):
         self.operator = EpisodeOperator(node, robot, clock, timed=not config.lockstep)
         self.chunks = OfferedChunks()
         self.horizon = self.commanded = self._attended = 0
+        self._executed: Counter[Source] = Counter()
         self.controller: Controller | None = None
         self._publisher = CommandPublisher(robot, node)
         self._reporter, self._status_due = BridgeReporter(node), 0.0
@@ -181,7 +183,13 @@ class RobotLink(ABC):
         found = [] if self.controller is None else self.chunks.take(self.controller.take_ended)
         for step, context in found:
             self._reporter.publish_step(step, context)
+            self._executed[step.source] += 1
         return [step for step, context in found if context.episode == episode]
+
+    def take_counts(self) -> Counter[Source]:
+        """Return how many control steps each source executed since the last call, of those that were taken."""
+        counts, self._executed = self._executed, Counter()
+        return counts
 
     def explain(self) -> str:
         """Return why the robot does nothing; empty if unknown."""

@@ -6,6 +6,7 @@ the chunk began; they show human takeovers and changes by the filter.
 """
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -110,6 +111,8 @@ class RobotSimulator:
         result.steps[0] = len(rows)
         for number, row in enumerate(rows):
             result.executed[0, number], result.source[0, number] = row.executed, row.source
+        between = self._link.take_counts() - Counter(row.source for row in rows)
+        result.between = (tuple((int(who), steps) for who, steps in between.items() if who != Source.HOLD),)
         if end is not None:
             result.steps[0] = count = max(len(rows), 1)  # it may have ended before anything was done, in a hold
             result.reward[0, count - 1], result.success[0, count - 1] = end.reward, end.success

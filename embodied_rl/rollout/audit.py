@@ -1,29 +1,22 @@
-"""The audit of a robot: what was executed, by whom, a line of JSON for each chunk in `<run>/audit/collector_<n>.jsonl`.
-
-Each line is written to the file when its chunk is over, so that it survives `kill -9`; nothing is ever removed. Keys:
-`time` of the end of the chunk (ISO 8601, UTC); `episode`, its `task` and `seed`; `decision`, counted from the episode's
-begin; `version` of the weights that decided; `by`, pairs of a source ("policy", "human", "replay", "safety" or "hold")
-and its control steps, in their order; `success`, whether the goal held after one of them; and `end`: "terminated",
-"truncated", "lost" with the process that ran the episode, or null while the episode goes on.
+"""The audit of a robot: who executed what in collectors and evaluations; `runs/audit_file.py` defines the format.
 
 Shapes: n environments of one call, Hx executed actions of a chunk.
 """
 
-import json
 from collections import Counter
-from collections.abc import Mapping
-from datetime import UTC, datetime
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from embodied_rl.interfaces.policy import Decision, NoiseKeys
 from embodied_rl.interfaces.sim import Array, Episode, Observation, SimulatorSpec, Source, StepResult
+from embodied_rl.rollout.runner import Observer, RunningEpisode
 from embodied_rl.rollout.writer import Writer, WriterFactory, select_outcome
-from embodied_rl.system.atomic_write import explain_errors
-from embodied_rl.system.untrusted_files import check_ends
+from embodied_rl.runs.audit_file import TRAINING, AuditFile
 
 INTERVENTIONS = "interventions"
 _STEPS = "executed/"
@@ -39,13 +32,7 @@ class AuditWriter(Writer):
     final_pictures = False
 
     def __init__(self, path: Path) -> None:
-        check_ends(path)
-        self._path = path
-        with explain_errors(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = path.open("a+b")
-            if self._file.tell() and not path.read_bytes().endswith(b"\n"):  # a full disk left half a line
-                self._file.write(b"\n")
+        self._file = AuditFile(path)
         self._counts: Counter[str] = Counter()
         self._decided: dict[int, dict[str, Any]] = {}
         self._last: dict[int, Source] = {}
@@ -69,42 +56,29 @@ class AuditWriter(Writer):
             number = int(keys.decision[position])
             if not number:
                 self._last.pop(column, None)
-            self._decided[column] = {
-                "episode": episode.index,
-                "task": self._tasks[episode.task],
-                "seed": episode.seed,
-                "decision": number,
-                "version": int(decision.version[position]),
-            }
+            known = _describe_episode(TRAINING, episode, self._tasks)
+            self._decided[column] = known | {"decision": number, "version": int(decision.version[position])}
 
     def write_result(self, row: int, columns: Tensor, result: StepResult, rows: Array) -> None:
         """Write a line for each environment, and count its control steps; see `Writer`."""
         outcome = select_outcome(result, rows)
         for position, column in enumerate(columns.tolist()):
-            sources = [Source(number) for number in outcome["source"][position, : outcome["steps"][position]]]
-            by = [(source, len(list(steps))) for source, steps in groupby(sources)]
+            sources = _list_sources(outcome, position)
             before = self._last.get(column)
-            for source, steps in by:
-                self._counts[_STEPS + source.name.lower()] += steps
+            for source in sources:
+                self._counts[_STEPS + source.name.lower()] += 1
                 self._counts[INTERVENTIONS] += source == Source.HUMAN != before
                 before = source
             self._last[column] = sources[-1]
-            ended = [name for name in ("terminated", "truncated") if outcome[name][position]]
-            named = [[source.name.lower(), steps] for source, steps in by]
-            success = bool(outcome["success"][position].any())
-            self._append(column, {"by": named, "success": success, "end": ended[0] if ended else None})
+            decided = self._decided.pop(column)
+            _append_between(self._file, result, int(rows[position]), decided["episode"])
+            self._file.append("chunk", decided | _describe_chunk(outcome, position))
 
     def lose_episodes(self, row: int, columns: Tensor, first_rows: Array) -> None:
         """Write that episodes were lost during the last decision; what it executed is unknown; see `Writer`."""
         for column in columns.tolist():
-            if column in self._decided:
-                self._append(column, {"by": [], "success": False, "end": "lost"})
-
-    def _append(self, column: int, what: dict[str, Any]) -> None:
-        now = datetime.now(UTC).isoformat(timespec="milliseconds")
-        with explain_errors(self._path):
-            self._file.write(json.dumps({"time": now} | self._decided.pop(column) | what).encode() + b"\n")
-            self._file.flush()
+            if decided := self._decided.pop(column, None):
+                self._file.append("chunk", decided | {"by": [], "success": False, "end": "lost"})
 
     def figures(self) -> Mapping[str, float]:
         """Return the counts since the last call, which ends a rollout."""
@@ -114,6 +88,50 @@ class AuditWriter(Writer):
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+
+class EvaluationAudit(Observer):
+    """Appends what an evaluation executes to a file.
+
+    Args:
+        file: of the rank that evaluates. spec: of the simulators.
+        purpose: of the episodes. version: of the weights.
+    """
+
+    def __init__(self, file: AuditFile, spec: SimulatorSpec, purpose: str, version: int) -> None:
+        self._file, self._purpose, self._version = file, purpose, version
+        self._tasks = [task.name for task in spec.tasks]
+
+    def on_step(self, running: Sequence[RunningEpisode], before: Observation, result: StepResult) -> None:
+        """Write a line for each episode; see `Observer`."""
+        outcome = select_outcome(result, np.arange(len(result.steps)))
+        for each in running:
+            _append_between(self._file, result, each.row, each.episode.index)
+            known = _describe_episode(self._purpose, each.episode, self._tasks)
+            decided = known | {"decision": each.decisions - 1, "version": self._version}
+            self._file.append("chunk", decided | _describe_chunk(outcome, each.row))
+
+
+def _describe_episode(purpose: str, episode: Episode, tasks: Sequence[str]) -> dict[str, Any]:
+    return {"purpose": purpose, "episode": episode.index, "task": tasks[episode.task], "seed": episode.seed}
+
+
+def _describe_chunk(outcome: Mapping[str, Array], row: int) -> dict[str, Any]:
+    """Return what a line says of `row` of a `select_outcome`."""
+    by = [[source.name.lower(), len([*steps])] for source, steps in groupby(_list_sources(outcome, row))]
+    ended = [name for name in ("terminated", "truncated") if outcome[name][row]]
+    return {"by": by, "success": bool(outcome["success"][row].any()), "end": ended[0] if ended else None}
+
+
+def _list_sources(outcome: Mapping[str, Array], row: int) -> list[Source]:
+    return [Source(number) for number in outcome["source"][row, : outcome["steps"][row]]]
+
+
+def _append_between(file: AuditFile, result: StepResult, row: int, episode: int) -> None:
+    """Write the control steps of environment `row` that are in no chunk, if there are any."""
+    if result.between is not None and result.between[row]:
+        by = [[Source(number).name.lower(), steps] for number, steps in result.between[row]]
+        file.append("between", {"episode": episode, "by": by})
 
 
 def make_audit_factory(folder: Path) -> WriterFactory:

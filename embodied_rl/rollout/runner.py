@@ -105,7 +105,7 @@ class EpisodeRunner:
 
     @torch.no_grad()
     def run(
-        self, handles: Sequence[Handle], envs_per_handle: int, episodes: Sequence[Episode], observer: Observer
+        self, handles: Sequence[Handle], envs_per_handle: int, episodes: Sequence[Episode], *observers: Observer
     ) -> None:
         """Run each episode once; while the policy infers for one simulator, the others simulate.
 
@@ -122,7 +122,7 @@ class EpisodeRunner:
         share = min(envs_per_handle, -(-len(episodes) // len(handles)))
         assert self.longest is None or share * len(handles) >= len(episodes), "a cut environment runs no second episode"
         queue = deque(episodes)
-        slices = [_Slice(self, handle, envs_per_handle, share, queue, observer) for handle in handles]
+        slices = [_Slice(self, handle, envs_per_handle, share, queue, observers) for handle in handles]
         while any(part.busy for part in slices):
             for part in slices:
                 if part.busy:
@@ -194,9 +194,15 @@ class _Slice:
     """One simulator: the current and the next episode of each of its environments, and the pending call."""
 
     def __init__(
-        self, runner: EpisodeRunner, handle: Handle, envs: int, share: int, queue: deque[Episode], observer: Observer
+        self,
+        runner: EpisodeRunner,
+        handle: Handle,
+        envs: int,
+        share: int,
+        queue: deque[Episode],
+        observers: Sequence[Observer],
     ) -> None:
-        self._runner, self._handle, self._queue, self._observer = runner, handle, queue, observer
+        self._runner, self._handle, self._queue, self._observers = runner, handle, queue, observers
         first = [queue.popleft() for _ in range(min(share, len(queue)))]
         self._running: list[RunningEpisode | None] = [None] * envs
         self._running[: len(first)] = [RunningEpisode(row, episode) for row, episode in enumerate(first)]
@@ -209,7 +215,7 @@ class _Slice:
         return any(each is not None for each in self._running)
 
     def advance(self) -> None:
-        """Wait for the simulator, report its result to the observer, and send it the next actions."""
+        """Wait for the simulator, report its result to the observers, and send it the next actions."""
         assert self._call is not None, "a busy slice has a call under way"
         try:
             answer = self._call.result()
@@ -217,7 +223,8 @@ class _Slice:
             observation: Observation = answer.observation if isinstance(answer, StepResult) else answer
             self._observation = observation
             if started:
-                self._observer.on_start(started, observation)
+                for observer in self._observers:
+                    observer.on_start(started, observation)
             if self.busy:
                 self._call = self._step()
         except WorkerDied as death:
@@ -236,7 +243,7 @@ class _Slice:
         return self._handle.submit("reset", [None if each is None else each.episode for each in self._running])
 
     def _finish_step(self, result: StepResult) -> list[RunningEpisode]:
-        """Report executed steps and ended episodes to the observer; return the episodes that began in their place."""
+        """Report executed steps and ended episodes to the observers; return the episodes that began in their place."""
         assert self._observation is not None, "a step follows an observation"
         running = self._active()
         for each in running:
@@ -244,10 +251,12 @@ class _Slice:
             if kept := self._runner.remembered:
                 shown = self._observation.without_privileged().select([each.row])
                 each.earlier = (*each.earlier, shown)[-kept:]
-        self._observer.on_step(running, self._observation, result)
+        for observer in self._observers:
+            observer.on_step(running, self._observation, result)
         over, longest = result.terminated | result.truncated, self._runner.longest
         ended = [each for each in running if over[each.row] or (longest is not None and each.steps >= longest)]
-        self._observer.on_end(ended)
+        for observer in self._observers:
+            observer.on_end(ended)
         for row in (each.row for each in ended):
             following, self._next[row] = self._next[row], None
             self._running[row] = None if following is None else RunningEpisode(row, following)

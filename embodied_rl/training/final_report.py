@@ -17,6 +17,7 @@ from embodied_rl.evaluate.video import (
     record_results,
 )
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.reports.audit_section import AuditSummary, make_audit_section, summarise_audit
 from embodied_rl.reports.page import format_percent
 from embodied_rl.reports.report import Report
 from embodied_rl.reports.report_page import write_page
@@ -109,11 +110,12 @@ def finish_run(trainer: Trainer, log: RunLog) -> list[str]:
         )  # fmt: skip
     log.write_films(videos)
     settings = trainer.folder.config.read_text(encoding="utf-8")
+    audit = summarise_audit(folder)
     write_page(
         folder / PAGE, after, before=before, metrics=trainer.folder.metrics, videos=videos, configuration=settings,
-        strips=make_strip_section(folder),
+        strips=make_strip_section(folder), robot=make_audit_section(audit),
     )  # fmt: skip
-    return summarise_run(before, after, folder, videos, read_metrics(trainer.folder.metrics))
+    return summarise_run(before, after, folder, videos, read_metrics(trainer.folder.metrics), audit)
 
 
 def read_before(trainer: Trainer, log: RunLog) -> Report | None:
@@ -129,7 +131,12 @@ def read_before(trainer: Trainer, log: RunLog) -> Report | None:
 
 
 def summarise_run(
-    before: Report | None, after: Report, folder: Path, videos: Sequence[Path], metrics: Sequence[Mapping[str, Value]]
+    before: Report | None,
+    after: Report,
+    folder: Path,
+    videos: Sequence[Path],
+    metrics: Sequence[Mapping[str, Value]],
+    audit: AuditSummary | None = None,
 ) -> list[str]:
     """Return the lines of the summary that the user reads at the end of a run."""
     rows = [(after.metadata.get("task") or "all families", before and before.overall, after.overall)]
@@ -148,6 +155,7 @@ def summarise_run(
     lines += summarise_pace(metrics)
     lines += [f"  {note}" for note in describe_outages(metrics, after.metadata.get("reward") == "terminal")]
     lines += [f"  {note}" for note in (*describe_head(metrics), *describe_cost(metrics))]
+    lines += [] if audit is None else [f"  {line}" for line in audit.describe()]
     return ["", title, *lines, f"Report: {folder / PAGE}", *(f"Video:  {video}" for video in videos)]
 
 

@@ -8,6 +8,7 @@ from embodied_rl.config.freeze import thaw_config
 from embodied_rl.config.plugins import configure_plugin
 from embodied_rl.interfaces.logger import LoggedRun
 from embodied_rl.judge.reward.run_scoring import describe_reward
+from embodied_rl.reports.audit_section import summarise_audit
 from embodied_rl.reports.page import format_percent
 from embodied_rl.rollout.replay.experience import choose_episodes
 from embodied_rl.runs.folder import RunFolder
@@ -44,12 +45,14 @@ def learn(parts: Parts, stop_requested: Callable[[], bool]) -> None:
     resumes = parts.resumed is not None
     if resumes:
         trainer.restore()
+    if parts.audit is not None and ranks.rank == 0:
+        parts.audit.append("start", {"iteration": trainer.iteration})
     logger, keys = configure_plugin("loggers", config.logger, "logger")
     run = LoggedRun(parts.folder.path, config.run.experiment, thaw_config(config), trainer.iteration or None)
     options = {"writes": ranks.rank == 0, "live": config.logger.live, "make_logger": lambda: logger(keys, run)}
     forecast = Forecast.read(parts.folder.path, skip=parts.needs.warmup)
     with open_log(parts.folder, config.train.iterations, trainer.iteration, **options) as log:
-        for note in describe_beginning(parts):
+        for note in describe_beginning(parts, trainer.iteration):
             log.note(note)
         trainer.begin_phase = log.begin_phase
         log.begin_iterations(closing=0.0 if resumes else evaluate_before(trainer, log))
@@ -89,19 +92,23 @@ def evaluate_before(trainer: Trainer, log: RunLog) -> float:
     return time.perf_counter() - began
 
 
-def describe_beginning(parts: Parts) -> list[str]:
-    """Return the notes that the user reads at the start of a run."""
+def describe_beginning(parts: Parts, iteration: int) -> list[str]:
+    """Return the notes that the user reads when a run starts, or goes on, after so many iterations."""
     config = parts.config
     notes = [
         f"Training {config.policy.name} by {config.algo.name} in {config.sim.name}",
         f"Run folder: {parts.folder.path}",
     ]
-    if parts.needs.warmup and parts.resumed is None:
-        notes.append(f"Iterations 1-{parts.needs.warmup}: the critic alone learns, the policy stays as it is")
+    if parts.needs.warmup > iteration:
+        which = f"{iteration + 1}-{parts.needs.warmup}"
+        notes.append(f"Iterations {which}: the critic alone learns, the policy stays as it is")
     if parts.kept != "images":
         notes.append(f"Computed once for all epochs: {parts.kept} of what the network keeps frozen")
     if parts.replay is not None and parts.replay.offline:
         chosen = [choose_episodes(storage, parts.replay.tasks) for storage in parts.replay.offline]
         good = sum(episode.success for episodes in chosen for episode in episodes)
         notes.append(f"Offline: {sum(map(len, chosen))} episodes of {config.replay.preload}, {good} of them successful")
+    audit = None if parts.audit is None else summarise_audit(parts.folder.path)
+    if audit is not None and audit.restarts:
+        notes += ["On the robot so far:", *(f"  {line}" for line in audit.describe())]
     return [*notes, *describe_reward(config.reward)]

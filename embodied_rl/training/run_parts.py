@@ -22,6 +22,7 @@ from embodied_rl.rollout.replay.followed_storage import FollowedStorage, follow_
 from embodied_rl.rollout.replay.format import ReplayFormat
 from embodied_rl.rollout.replay.storage import ReplayStorage
 from embodied_rl.rollout.writer import WriterFactory
+from embodied_rl.runs import audit_file
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runtime import selection as runtimes
 from embodied_rl.runtime.processes.handle import Handle, NodeShare, Runtime
@@ -51,6 +52,7 @@ class Parts:
         experience: the source of rollouts. segments: number of rollouts that each version learns from.
         replay: the stored experience, for an algorithm that learns from it; else None.
         evaluators: simulators of evaluations. distiller: the head that scores in a judge's place, if there is one.
+        audit: of what this rank executes on a robot itself, in evaluations; None without a robot.
         resumed: the checkpoint that the run continues from, until it is restored; None for a new run.
     """
 
@@ -68,6 +70,7 @@ class Parts:
     segments: int
     replay: Replay | None
     evaluators: Sequence[Handle]
+    audit: audit_file.AuditFile | None
     resumed: checkpoint.Loaded | None
 
     def close(self) -> None:
@@ -75,6 +78,8 @@ class Parts:
         self.experience.close()
         for handle in self.evaluators:
             handle.close()
+        if self.audit is not None:
+            self.audit.close()
         sharded.leave_group()
 
 
@@ -113,8 +118,10 @@ def assemble_parts(
         layout = make_replay_format(config, kind.spec, actor, decisions, each, method.needs.stores)
         writers = (*writers, make_storage_factory(layout, root, keep=kind.limits.robot))
         followed = follow_workers(config, layout, root, ranks)
+    audit: audit_file.AuditFile | None = None
     if kind.limits.robot:
-        writers = (*writers, make_audit_factory(folder.path / "audit"))
+        audit = audit_file.AuditFile(folder.path / audit_file.FOLDER / f"rank_{ranks.rank}.jsonl")
+        writers = (*writers, make_audit_factory(folder.path / audit_file.FOLDER))
     explore = method.needs.explores_with(actor)
     work = RolloutWork(method.needs, explore, decisions, segments, (*scoring, *writers), extras)
     kept = actor.keep_within(work.decisions * envs * segments, config.policy.cache_gigabytes * 1e9)
@@ -136,7 +143,7 @@ def assemble_parts(
     distiller = make_distiller(config, kind.spec, method.needs, ranks)
     return Parts(
         config, folder, ranks, kind, method.needs, actor, kept, sharding, algorithm, distiller, experience, segments,
-        replay, evaluators, resumed,
+        replay, evaluators, audit, resumed,
     )  # fmt: skip
 
 

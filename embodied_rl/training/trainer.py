@@ -23,7 +23,7 @@ from embodied_rl.judge.reward.score_table import summarise_scores
 from embodied_rl.judge.scorers.cost import find_prices
 from embodied_rl.reports.result import EpisodeResult
 from embodied_rl.reports.statistics import is_as_good
-from embodied_rl.rollout.audit import summarise_sources
+from embodied_rl.rollout.audit import EvaluationAudit, summarise_sources
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.delay import follow_training
 from embodied_rl.rollout.episode_sampler import Purpose
@@ -181,10 +181,13 @@ class Trainer:
         mine = listed[self.ranks.rank :: self.ranks.size]
         evaluators, executed = self.parts.evaluators, self.actor.embodiment.executed
         envs = count_evaluation_envs(self.config, self.ranks) // len(evaluators)
+        audit, version = self.parts.audit, self.actor.version
+        observers = () if audit is None else (EvaluationAudit(audit, self.spec, purpose, version),)
         with self._experience.lend_simulators() if self.kind.limits.one_robot else nullcontext():
             results = evaluate_policy(
-                self.actor, evaluators, self.spec, mine, 0, envs, executed, purpose=purpose, delay=self.delay
-            )
+                self.actor, evaluators, self.spec, mine, 0, envs, executed, purpose=purpose, delay=self.delay,
+                observers=observers,
+            )  # fmt: skip
         everything = [result for part in self.ranks.gather(results, EpisodeResult) for result in part]
         if purpose == "select":
             self.totals.seconds += time.perf_counter() - began
@@ -274,6 +277,7 @@ class Trainer:
         """Load the weights of the best checkpoint; keep the present weights if none was evaluated."""
         if self.totals.best_iteration >= 0:
             load_actor(checkpoint.resolve_checkpoint(self.folder.checkpoints / "best") / build.POLICY, self.actor)
+            self.actor.version = self.totals.best_iteration
 
     def export(self, path: Path) -> None:
         """Write only the policy, in the form in which it is deployed."""

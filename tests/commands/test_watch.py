@@ -8,6 +8,7 @@ import pytest
 
 from embodied_rl.commands.watch import find_runs, open_server
 from embodied_rl.reports.watched_runs import make_parts, name_runs
+from embodied_rl.runs.audit_file import AuditFile
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.schema import WatchConfig
 from tests.support.refusals import refuses
@@ -53,6 +54,16 @@ def ask():
         server.server_close()
 
 
+def test_a_robot_s_run_shows_who_executed_what(make_run):
+    folder = make_run(0, [0.5])
+    assert make_parts(name_runs([folder]))["robot"] == ""
+    file = AuditFile(folder.path / "audit" / "rank_0.jsonl")
+    chunk = {"purpose": "select", "episode": 0, "decision": 0, "by": [["human", 3]], "end": "terminated"}
+    file.append("chunk", chunk)
+    assert "3 control steps in evaluations: human 3" in make_parts(name_runs([folder]))["robot"]
+    file.close()
+
+
 def test_curves_and_the_table_show_what_was_written(make_run):
     runs = name_runs([make_run(0, [0.5, 0.75]), make_run(1, [0.5])])
     parts = make_parts(runs)
@@ -87,7 +98,7 @@ def test_the_page_is_renewed_from_its_parts(make_run, ask):
     with folder.metrics.open("a") as file:
         file.write(json.dumps({"iteration": 2, "eval/success": 0.875}) + "\n")
     after = json.loads(get("/parts")[2])
-    assert set(after) == {"table", "curves", "films"} and "87.5 %" in after["table"] and before != after
+    assert set(after) == {"table", "robot", "curves", "films"} and "87.5 %" in after["table"] and before != after
 
 
 def test_films_of_the_runs_are_served_and_nothing_else(make_run, ask, tmp_path):

@@ -17,7 +17,7 @@ from embodied_rl.deployment.execution.return_points import (
     load_return_points,
     save_return_points,
 )
-from embodied_rl.deployment.execution.tick import Motion
+from embodied_rl.deployment.execution.tick import ExecutedStep, Motion
 from embodied_rl.deployment.robots.reading import load_robot
 from embodied_rl.interfaces.errors import RunFailed, UserError
 from embodied_rl.interfaces.sim import Array, Episode, Source
@@ -68,6 +68,25 @@ def test_episodes_begin_at_points_and_are_counted_there(tmp_path: Path, make: Ma
         assert {*np.concatenate([each.source[0, : each.steps[0]] for each in results])} == {Source.POLICY}
         assert read(tmp_path) == {"high": (count, count)}
         seen = results[-1].observation
+
+
+def test_the_steps_of_a_return_are_told_with_the_next_result(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of results and what is between them are all control steps that the robot publishes."""
+    robot = make(ReturnPoint("high", "", HIGH))
+    published, publish = list[Source](), robot._link._reporter.publish_step
+
+    def note(step: ExecutedStep, context: Any) -> None:
+        published.append(step.source)
+        publish(step, context)
+
+    monkeypatch.setattr(robot._link._reporter, "publish_step", note)
+    robot.reset([Episode(0, 0, 3)])
+    returned = published.count(Source.REPLAY)
+    assert returned > 5
+    assert robot.step(STILL, [None]).between == (((int(Source.REPLAY), returned),),)
+    assert {each.between for each in run(robot, Episode(1, 0, 4))} == {((),)}, "the next return is told later"
+    assert robot.step(STILL, [None]).between == (((int(Source.REPLAY), published.count(Source.REPLAY) - returned),),)
+    assert published.count(Source.REPLAY) > returned
 
 
 def test_an_episode_begins_with_what_the_robot_says_after_the_last_command_of_a_return(make: Make) -> None:

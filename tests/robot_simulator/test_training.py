@@ -18,6 +18,7 @@ from embodied_rl.cli.main import main
 from embodied_rl.commands.preparation import compose_config
 from embodied_rl.interfaces.sim import SimulatorLimits, Source
 from embodied_rl.mathematics.objectives.losses import step_mask
+from embodied_rl.reports.audit_section import summarise_audit
 from embodied_rl.reports.report import Report
 from embodied_rl.robot_simulator.simulator import RobotSimulator
 from embodied_rl.rollout.replay.format import FieldKind
@@ -33,12 +34,18 @@ from embodied_rl.training.run_checks import check_limits
 from embodied_rl.training.run_parts import assemble_parts
 from embodied_rl.training.trainer import Trainer
 from tests.support.refusals import refuses
-from tests.support.running import SMALL
+from tests.support.running import SMALL, started
 
 pytestmark = pytest.mark.thorough
 FEW = ("train.decisions=30", "train.iterations=2", "policy.critic=prefix", "algo.critic_warmup=0", "algo.minibatch=8")
 BESIDE = ("plan=colocated", "plan.ranks=1", "plan.rollout_workers=1", "mode=async")
 OWN = ("sim=tabletop", "sim.num_envs=1", "plan=colocated", "plan.ranks=1")
+STORED = (
+    *(word for word in SMALL if not word.startswith(("sim.", "algo.", "policy.critic"))), "sim=robot",
+    "sim.human=scripted", "+sim.simulated={progress: true}", "algo=filtered", "algo.steps=2", "plan=colocated",
+    "plan.ranks=1",
+)  # fmt: skip
+"""A run with a human that learns from what is stored."""
 
 
 def configure(*words: str) -> TrainConfig:
@@ -184,13 +191,49 @@ def test_what_a_human_did_is_kept_and_not_learnt_from(tmp_path: Path) -> None:
         assert alone.any() and not rollout["learnt"][alone].any()
 
 
+@pytest.mark.process
+def test_a_killed_run_says_who_acted_before_and_after(tmp_path: Path) -> None:
+    """No line is lost or written twice. All but the chunks of one episode are stored, too."""
+    words = (*STORED, "train.decisions=30", "train.iterations=3", "checkpoint.every=1", "train.film=false")
+    with started(tmp_path, "train", *words) as process:
+
+        def in_an_episode() -> bool:
+            events = [] if process.run is None else read_chunks(process.run)
+            return process.iterations() > 0 and len(events) > 40 and events[-1]["end"] is None
+
+        assert process.wait_until(in_an_episode), process.output()
+        process.kill()
+        run = process.run
+        assert run is not None
+        before = {path.name: path.read_bytes() for path in (run / "audit").iterdir()}
+    with started(tmp_path, "train", f"resume={run}") as process:
+        code, output = process.finish()
+    assert code == 0, output
+    for name, lines in before.items():
+        after = (run / "audit" / name).read_bytes()
+        assert after.startswith(lines) and b"" not in after.splitlines()
+    events, found = read_chunks(run), summarise_audit(run)
+    assert found is not None and found.damaged == 0 and found.cut >= 1
+    assert found.restarts == [1] or found.restarts == [2]
+    assert f"The run was restarted after iteration {found.restarts[0]}" in output.split("Report:")[0]
+    assert found.steps["training"].total() == sum(steps for event in events for _, steps in event["by"])
+    assert found.evaluated == 2 * 4 + 4, "before, after, and of the last iteration"
+    rows = np.load(run / "replay" / "collector_0" / "kind.npy") == FieldKind.COMPLETE
+    assert 0 <= len(events) - rows.sum() <= 30
+    page = (run / "report.html").read_text()
+    assert all(line in page for line in found.describe())
+
+
+def read_chunks(run: Path) -> list[dict[str, Any]]:
+    """What was executed in training; without half a line that is being written."""
+    file = run / "audit" / "collector_0.jsonl"
+    lines = file.read_text().splitlines(keepends=True) if file.is_file() else []
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
 def test_what_a_robot_did_before_a_stop_is_learned_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The episodes of an iteration that was not finished stay, and the audit says who acted in all of them."""
-    words = (
-        *(word for word in SMALL if not word.startswith(("sim.", "algo.", "policy.critic"))), "train.decisions=30",
-        "train.iterations=2", "sim=robot", "sim.human=scripted", "+sim.simulated={progress: true}", "algo=filtered",
-        "algo.steps=2", "plan=colocated", "plan.ranks=1", "checkpoint.every=1",
-    )  # fmt: skip
+    words = (*STORED, "train.decisions=30", "train.iterations=2", "checkpoint.every=1")
     monkeypatch.chdir(tmp_path)
     update = Filtered.update
 
@@ -215,6 +258,8 @@ def test_what_a_robot_did_before_a_stop_is_learned_after_it(tmp_path: Path, monk
     assert acted == [[Source(number).name.lower() for number in source[:steps]] for steps, source in stored]
     found = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert sum(row["rollout/interventions"] for row in found) > 0
+    audit = summarise_audit(run)
+    assert audit is not None and audit.restarts == [1] and audit.steps["training"].total() == sum(map(len, acted))
     assert all(0 < row["rollout/by_human"] < 1 for row in found)
 
 

@@ -61,6 +61,9 @@ CHANGES: dict[str, Any] = {
     "texts": lambda _: ("", "", "", ""),
     "list": lambda _: ["dropped"],
     "numbers": lambda _: (0, 1, 2),
+    "pairs": lambda _: ((), ((2, 40), (1, 3)), ()),
+    "pairs of floats": lambda _: ((), ((2, 0.5),), ()),
+    "another source": lambda _: ((), ((7, 40),), ()),
     "more": lambda observation: observation and observation.select([0, *range(len(observation))]),
 }
 

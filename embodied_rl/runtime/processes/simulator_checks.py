@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.sim import Observation, SimulatorSpec, StepResult
+from embodied_rl.interfaces.sim import Observation, SimulatorSpec, Source, StepResult
 
 LONGEST_FAILURE = 80
 """Characters of a text in `StepResult.failures`."""
@@ -76,6 +76,16 @@ def check_step_result(spec: SimulatorSpec, result: Any, rows: int, executed: int
         _require(
             longest <= LONGEST_FAILURE, f"a failure of {longest} characters; at most {LONGEST_FAILURE} are allowed"
         )
+    if (between := result.between) is not None:
+        listed = isinstance(between, tuple) and len(between) == rows and all(map(_holds_counts, between))
+        _require(listed, "between must be a tuple of pairs of a source and a count for each environment, or None")
+
+
+def _holds_counts(pairs: Any) -> bool:
+    """Return whether these are pairs of a source and a number of control steps."""
+    sources = {int(source) for source in Source}
+    whole = isinstance(pairs, tuple) and all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs)
+    return whole and all(type(count) is int and count > 0 and source in sources for source, count in pairs)
 
 
 def check_observation(spec: SimulatorSpec, observation: Any, rows: int | None) -> None:

@@ -96,6 +96,13 @@ def test_failures_are_one_text_for_each_ended_episode(change: str, data: str) ->
         call(InlineHandle(partial(Changed, 3, "step", "failures", change)), "step")
 
 
+@pytest.mark.parametrize("change", ["texts", "list", "numbers", "pairs of floats", "another source"])
+def test_what_is_between_chunks_is_pairs_for_each_environment(change: str) -> None:
+    with refuses("simulator-output-invalid", "step", "between"):
+        call(InlineHandle(partial(Changed, 3, "step", "between", change)), "step")
+    call(InlineHandle(partial(Changed, 3, "step", "between", "pairs")), "step")
+
+
 def test_failure_texts_have_a_length_limit() -> None:
     class Chatty(FakeSimulator):
         def step(self, actions, next_episodes):
