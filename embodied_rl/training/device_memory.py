@@ -1,7 +1,6 @@
 """Memory of a run on its GPU, counted from shapes, and the largest micro-batch that fits."""
 
 from dataclasses import dataclass, replace
-from functools import partial
 
 import torch
 
@@ -67,7 +66,8 @@ def measure_device(
         return None
     shards = plan.ranks if plan.learner == "sharded" else 1
     together = config.sim.num_envs // (1 if plan.allocation == "auto" else plan.collectors * plan.slices)
-    update, peak = count_memory(config, needs, spec, keep, together)
+    actor = outline_actor(config.policy, config.algo.sampler, spec, needs)
+    update, peak = count_memory(config, actor, keep, together)
     update = replace(update, **{name: getattr(update, name) // shards for name in ("gradients", "moments", "step")})
     others = acting / learning * (update.weights + peak)
     free = find_free_bytes(device, learning) - others
@@ -77,20 +77,17 @@ def measure_device(
     return DeviceMemory(update, peak, free, min(rows, minibatch), minibatch)
 
 
-def count_memory(
-    config: TrainConfig, needs: Needs, spec: SimulatorSpec, keep: str, rows: int
-) -> tuple[UpdateMemory, int]:
+def count_memory(config: TrainConfig, actor: Actor, keep: str, rows: int) -> tuple[UpdateMemory, int]:
     """Count the memory of an update, and of deciding for `rows` observations, with the policy's device and precision.
 
     Args:
-        config: of the run. needs, spec: of its algorithm and simulator.
+        config: of the run.
+        actor: its outline, which serves further counts of this kind only afterwards.
         keep: what its traces keep of an observation.
         rows: environments that the policy decides for together.
     """
-    outline = partial(outline_actor, config.policy, config.algo.sampler, spec, needs)
-    actor = outline()
     actor.keep = keep
-    return count_update(actor, bool(config.policy.autocast)), count_acting(outline(), rows)
+    return count_update(actor, bool(config.policy.autocast)), count_acting(actor, rows)
 
 
 def compare_gpus(config: TrainConfig, needs: Needs, spec: SimulatorSpec) -> list[tuple[str, str]]:
@@ -105,7 +102,7 @@ def compare_gpus(config: TrainConfig, needs: Needs, spec: SimulatorSpec) -> list
     config = place_on_gpu(config)
     actor = outline_actor(config.policy, config.algo.sampler, spec, needs)
     keep, rows = choose_keep(config, needs, spec, actor)
-    update, acting = count_memory(config, needs, spec, keep, config.sim.num_envs)
+    update, acting = count_memory(config, actor, keep, config.sim.num_envs)
     fits, fitting = list[str](), list[float]()
     for size in GPUS:
         free = SHARE * size * 1e9
@@ -128,7 +125,7 @@ def place_on_gpu(config: TrainConfig) -> TrainConfig:
 def choose_keep(config: TrainConfig, needs: Needs, spec: SimulatorSpec, actor: Actor) -> tuple[str, int]:
     """Return what traces keep of an observation within `policy.cache_gigabytes`, and the decisions of a rollout.
 
-    `actor` is an outline, and not usable afterwards.
+    `actor` is an outline, and serves counts of memory and operations only afterwards.
     """
     decisions = needs.count_decisions(config.train.decisions, spec.horizon, actor.embodiment.executed)
     rows = config.sim.num_envs * decisions

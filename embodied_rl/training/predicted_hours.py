@@ -37,7 +37,7 @@ def describe_hours(
     Args:
         config: of the run, with `policy.precision` and `policy.autocast` resolved.
         needs: of its algorithm.
-        actor: that of the run, on the meta device; it is not usable afterwards.
+        actor: the run's outline, which may have been counted before; it serves further counts only afterwards.
         rows: decisions of a rollout in all environments.
         update: operations of one row of the update.
         sizes: memory of the cards that the run fits, in GB.

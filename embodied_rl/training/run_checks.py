@@ -71,7 +71,8 @@ def check_settings(config: TrainConfig) -> RunSize:
     late_starts = find_late_starts(config.train)
     sampler = EpisodeSampler(spec, config.seed, task=config.train.task, curriculum=curriculum, late_starts=late_starts)
     check_late_starts(config, needs)
-    sampler.make_late_starts(0, build.outline_backbone(config.policy, spec)[1].executed)
+    if late_starts is not None:
+        sampler.make_late_starts(0, build.outline_backbone(config.policy, spec)[1].executed)
     check_preload(config, needs, spec)
     check_reward(config, spec, needs)
     size = measure_run(config, needs, spec)

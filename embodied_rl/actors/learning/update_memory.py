@@ -83,7 +83,7 @@ class UpdateMemory(HeldMemory):
 
 
 def count_update(actor: Actor, autocast: bool = False) -> UpdateMemory:
-    """Count the memory of an update of an actor on the meta device; the actor is not usable afterwards.
+    """Count the memory of an update of an actor on the meta device; it serves further counts only afterwards.
 
     Args:
         actor: its `keep` decides which recorded data the update starts from.
@@ -104,7 +104,7 @@ def count_acting(actor: Actor, rows: int) -> int:
     """Count the temporary memory of deciding for `rows` observations; the actor must be on the meta device.
 
     It is that of an evaluation without gradients, which encodes the same images and denoises the same chunks. The actor
-    is not usable afterwards.
+    serves further counts only afterwards.
     """
     with ShapeMode(), torch.no_grad():
         actor = actor.to_empty(device="cpu")

@@ -71,8 +71,7 @@ def count_policy(config: TrainConfig, resources: Resources) -> PolicyMemory:
     actor = build.outline_actor(config.policy, config.algo.sampler, spec, needs)
     parameters = sum(parameter.numel() for parameter in actor.parameters())
     keep, _ = choose_keep(config, needs, spec, actor)
-    update, acting = count_memory(config, needs, spec, keep, 1)
-    actor = build.outline_actor(config.policy, config.algo.sampler, spec, needs)
+    update, acting = count_memory(config, actor, keep, 1)
     together = count_acting(actor, config.sim.num_envs)
     sharded = config.plan.learner == "sharded"
     return PolicyMemory(parameters, update, acting, together, config.sim.num_envs, sharded)

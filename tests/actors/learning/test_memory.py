@@ -119,6 +119,16 @@ def test_acting_peaks_where_it_is_counted() -> None:
     assert count_acting(outline, ROWS) - inputs == pytest.approx(allocated(act), rel=0.1)
 
 
+@pytest.mark.parametrize(("policy", "train"), [("pi0", "expert"), ("pi05", "full"), ("pi0", "lora")])
+def test_an_outline_serves_several_counts(policy: str, train: str) -> None:
+    """A count of one that was counted before, with other recorded data, is that of a new one."""
+    used, *new = (networks.lay_out(policy, TINY, train=train) for _ in range(3))
+    count_update(used, autocast=True)
+    assert count_acting(used, ROWS) == count_acting(new[0], ROWS)
+    used.keep = new[1].keep = "images"
+    assert count_update(used, autocast=True) == count_update(new[1], autocast=True)
+
+
 def test_live_bytes_of_simple_work() -> None:
     """[250] float32 is 1000 bytes; views and what was there before count nothing; the peak outlasts what it counted."""
     before = torch.zeros(250)
