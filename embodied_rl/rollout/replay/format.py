@@ -223,7 +223,9 @@ class ReplayFormat:
     def _check_fields(self) -> None:
         """Raise ValueError unless fields and limits are those of the names, of the cameras and of the chunks."""
         if not len(self.action_low) == len(self.action_high) == self.action_dim:
-            raise ValueError(f"{self.action_dim} actions have {len(self.action_low)} and {len(self.action_high)} limits")
+            raise ValueError(
+                f"{self.action_dim} actions have {len(self.action_low)} and {len(self.action_high)} limits"
+            )
         expected = _make_fields(self.executed, self.action_dim, len(self.state_names), len(self.privileged_names))
         for name in expected | {f"images/{camera}": None for camera in self.cameras} | self.fields:
             found = self.fields.get(name, ReplayField((), "absent"))
