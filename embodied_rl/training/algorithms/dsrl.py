@@ -2,7 +2,9 @@
 
 The flow's network never changes. A tanh-Gaussian policy π(w|o) chooses where its ODE starts (see
 `embodied_rl.actors.start_noise`); the deployed policy starts from the centre of it. Features o are the pooled prefix of
-the frozen network and, for the critics alone, the simulator's privileged state (`policy.critic=privileged`).
+the frozen network and, for the critics alone, the simulator's privileged state (`policy.critic=privileged`). What acts,
+in rollouts and evaluations, is an exponential average of π's weights (`policy_tau`; the paper has none), which varies
+less from update to update; gradients and targets are π's own.
 
 - `variant=noise_aliased`: Q_A(o, a) over executed chunks learns by temporal differences, with a' = ODE(o', w') and
   w' ~ π. Q_W(o, w) is fitted to Q_A(o, ODE(o, w)), half of w drawn from N(0, I) within the bound and half from π. π
@@ -83,6 +85,8 @@ class DSRLConfig:
     """chunks whose rewards a target of the critics sums before it bootstraps, as they were when they were stored."""
     tau: float = at_least(0, 0.005, at_most=1)
     """part of the critics that their targets take over in each optimiser step."""
+    policy_tau: float = at_least(1e-6, 0.005, at_most=1)
+    """part of the learned policy that the acting one, its exponential average, takes over in each step; 1 all of it."""
     temperature: float = at_least(1e-8, 0.1)
     """weight of the entropy at the start."""
     temperature_lr: float = at_least(0, 1e-3)
@@ -165,7 +169,8 @@ class DSRL:
     def __init__(self, config: DSRLConfig, actor: FlowActor, ranks: Ranks, seed: int, iterations: int) -> None:
         assert actor.start_noise is not None, "an actor built for `needs` has one"
         self.config, self.actor, self.ranks, self.seed = config, actor, ranks, seed
-        self.policy, self._aliased = actor.start_noise, config.variant == "noise_aliased"
+        self._acting, self._aliased = actor.start_noise, config.variant == "noise_aliased"
+        self.policy = actor.start_noise if config.policy_tau == 1 else deepcopy(actor.start_noise)
         self._reads_truth = actor.critic is not None and actor.critic.needs == CriticNeed.PRIVILEGED
         actor.critic = None  # critics of actions or of noise take its place, which are no part of the policy
         robot, features = actor.embodiment, actor.network.spec.context_dim
@@ -268,9 +273,9 @@ class DSRL:
             self._descend("temperature", batch, lambda given: -given.mean(self.log_temperature * missing))
             figures["value"] = float(batch.mean(value.detach()))
             figures["entropy"] = -float(batch.mean(drawn[1].detach())) / self.policy.size
-        with torch.no_grad():
-            for mine, target in zip(self.critics.parameters(), self.targets.parameters(), strict=True):
-                target.lerp_(mine, self.config.tau)
+        _follow(self.critics, self.targets, self.config.tau)
+        if self._acting is not self.policy:
+            _follow(self.policy, self._acting, self.config.policy_tau)
         return figures
 
     @property
@@ -350,4 +355,12 @@ class DSRL:
     def _modules(self) -> Mapping[str, nn.Module]:
         """Return the modules that are no part of the policy, by their names in `state`."""
         own = {"critics": self.critics, "targets": self.targets}
-        return own | ({"noise_critics": self.noise_critics} if self._aliased else {})
+        own |= {"noise_critics": self.noise_critics} if self._aliased else {}
+        return own | ({} if self._acting is self.policy else {"policy": self.policy})
+
+
+@torch.no_grad()
+def _follow(learned: nn.Module, average: nn.Module, part: float) -> None:
+    """Move the weights of an exponential average by a part of the way to those that are learned."""
+    for mine, slow in zip(learned.parameters(), average.parameters(), strict=True):
+        slow.lerp_(mine, part)

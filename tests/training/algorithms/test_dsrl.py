@@ -28,7 +28,7 @@ VARIANTS = pytest.mark.parametrize("variant", ["noise_aliased", "sac"])
 
 
 def make_learner(actor: FlowActor | None = None, **settings: Any) -> DSRL:
-    given: dict[str, Any] = {"updates": 3, "minibatch": 16, "hidden": 16, "warmup": 0} | settings
+    given: dict[str, Any] = {"updates": 3, "minibatch": 16, "hidden": 16, "warmup": 0, "policy_tau": 1.0} | settings
     return DSRL(DSRLConfig(**given), actor or steer("privileged"), Ranks(), 0, 1)
 
 
@@ -220,6 +220,23 @@ def test_targets_follow_the_critics() -> None:
     assert any(not torch.equal(old, new) for old, new in zip(before, learner.targets.parameters(), strict=True))
 
 
+def test_the_acting_policy_is_an_exponential_average_of_the_learned_one() -> None:
+    """Which learns as without it; from the same weights."""
+    replay = Replay(make_storage([GOOD, BAD], [True, False]))
+    first, follower = make_learner(updates=1), make_learner(updates=1, policy_tau=0.25)
+    averaged = {name: value.clone() for name, value in first.policy.state_dict().items()}
+    for iteration in range(3):
+        for learner in (first, follower):
+            learner.update(replay, iteration)
+        for name, value in first.policy.state_dict().items():
+            averaged[name] = 0.75 * averaged[name] + 0.25 * value
+    assert_same_tensors(follower.policy.state_dict(), first.policy.state_dict())
+    acting = follower.actor.start_noise
+    assert acting is not None and acting is not follower.policy and first.actor.start_noise is first.policy
+    for name, value in acting.state_dict().items():
+        assert torch.allclose(value, averaged[name], atol=1e-7), name
+
+
 @pytest.mark.parametrize(("wanted", "rises"), [(1.4, True), (-3.0, False)])
 def test_the_temperature_rises_while_the_entropy_is_below_its_target(wanted: float, rises: bool) -> None:
     learner = make_learner(target_entropy=wanted, temperature=0.1)
@@ -228,11 +245,12 @@ def test_the_temperature_rises_while_the_entropy_is_below_its_target(wanted: flo
 
 
 @VARIANTS
-def test_a_restored_learner_goes_on_with_the_same_bits(variant: str) -> None:
+@pytest.mark.parametrize("tau", [1.0, 0.1])
+def test_a_restored_learner_goes_on_with_the_same_bits(variant: str, tau: float) -> None:
     replay = Replay(make_stored([1.0, -1.0, 0.5, -0.3], [1, 0, 1, 0]))
-    first = make_learner(variant=variant)
+    first = make_learner(variant=variant, policy_tau=tau)
     first.update(replay, 0)
-    second = make_learner(steer("privileged"), variant=variant)
+    second = make_learner(steer("privileged"), variant=variant, policy_tau=tau)
     second.actor.load_state_dict(first.actor.state_dict())
     second.load(first.state())
     assert_same_tensors(first.targets.state_dict(), second.targets.state_dict())
