@@ -161,7 +161,6 @@ class HeadActor(NetworkActor):
             version=torch.full((len(inputs),), self.version, dtype=torch.int64, device=self.device),
         )
 
-    @autocast_method
     @torch.no_grad()
     def value(
         self,
@@ -175,12 +174,18 @@ class HeadActor(NetworkActor):
         Raises:
             UserError: the critic needs privileged state and the observation has none.
         """
+        return self.estimate_value(observation, keys)
+
+    @autocast_method
+    def estimate_value(self, observation: Observation, keys: NoiseKeys) -> Tensor:
+        """Compute `value` with gradients; a critic that detaches its input gets one without a graph."""
         required = self._critic_needs(CriticNeed.PRIVILEGED)
         trace = self._keep_privileged(observation, required)
         if self.critic is None or required:
             return self._value(trace, None, None, len(observation))
-        context = self.backbone.encode(self._inputs(observation))
-        features = self.read_head(context)[1] if self._critic_needs(CriticNeed.EXPERT) else None
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.critic.detach):
+            context = self.backbone.encode(self._inputs(observation))
+            features = self.read_head(context)[1] if self._critic_needs(CriticNeed.EXPERT) else None
         return self._value(trace, context, features, len(observation))
 
     @autocast_method

@@ -7,6 +7,7 @@ from torch.distributions import Categorical
 
 from embodied_rl.actors.critics import make_critic
 from embodied_rl.actors.embodiment import Embodiment
+from embodied_rl.actors.network_actor import PRIVILEGED
 from embodied_rl.actors.token import BINS, TokenActor, draw_bins
 from embodied_rl.assembly import build
 from embodied_rl.cli.command import load_commands
@@ -18,7 +19,7 @@ from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.schema import PolicyNode, SamplerNode, SimNode
-from embodied_rl.testing.policy_contract import check_actor, make_random_observation
+from embodied_rl.testing.policy_contract import ROWS, check_actor, make_random_observation
 from embodied_rl.training.algorithms.imitation.cloning import cloning_loss
 from embodied_rl_policies.pocket_tokens import PocketTokens
 from tests.support.refusals import refuses
@@ -50,6 +51,38 @@ def keys(rows: int, seed: int = 3) -> NoiseKeys:
 @pytest.mark.parametrize("critic", ["privileged", "prefix", "expert", "none"])
 def test_it_keeps_the_contract(spec: SimulatorSpec, critic: str) -> None:
     check_actor(lambda: make(spec, critic), spec)
+
+
+@pytest.mark.parametrize("critic", ["privileged", "prefix", "expert"])
+@pytest.mark.parametrize("detach", [True, False])
+def test_a_critic_learns_from_observations_alone(spec: SimulatorSpec, critic: str, detach: bool) -> None:
+    """As it does from replay: its estimates are those of decisions; the network learns unless its input is cut off."""
+    actor, observation = make(spec, critic), make_random_observation(spec)
+    assert actor.critic is not None
+    actor.critic.detach = detach
+    value = actor.estimate_value(observation, NoiseKeys.none(ROWS))
+    torch.testing.assert_close(value.detach(), actor.act(observation, keys(ROWS), explore=False).value)
+    assert torch.equal(value.detach(), actor.value(observation, NoiseKeys.none(ROWS)))
+    value.sum().backward()
+    assert all(each.grad is not None for each in actor.critic.head.parameters())
+    reached = any(each.grad is not None for each in actor.backbone.parameters())
+    assert reached == (critic != "privileged" and not detach)
+
+
+@pytest.mark.parametrize("explore", [True, False])
+@pytest.mark.parametrize("critic", ["privileged", "prefix", "expert", "none"])
+def test_privileged_state_is_kept_where_something_reads_it(spec: SimulatorSpec, critic: str, explore: bool) -> None:
+    """Whoever collects; without it nothing explores whose critic reads it, and a deployed policy has no value."""
+    actor, observation = make(spec, critic), make_random_observation(spec)
+    decision = actor.act(observation, keys(ROWS), explore)
+    assert decision.trace.keys() == actor.trace_spec().keys()
+    assert (PRIVILEGED in decision.trace) == (critic == "privileged") and decision.value.isfinite().all()
+    blind = observation.without_privileged()
+    if critic == "privileged" and explore:
+        with refuses("privileged-state-missing", "policy.critic=prefix"):
+            actor.act(blind, keys(ROWS), explore)
+    else:
+        assert actor.act(blind, keys(ROWS), explore).value.isfinite().all() == (critic != "privileged")
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
