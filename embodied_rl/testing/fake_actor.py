@@ -73,9 +73,10 @@ class RowwiseFakeActor(Actor):
         return self._values(self._inputs_of(observation))
 
     def evaluate(self, trace: Trace) -> Evaluation:
-        log_prob = self._log_prob(trace["actions"], self._mean(trace["input/features"]))
+        mean = self._mean(trace["input/features"])
+        log_prob, std = self._log_prob(trace["actions"], mean), self.log_std.exp().expand_as(mean)
         entropy = self.log_std + 0.5 * math.log(2 * math.pi * math.e)
-        return Evaluation(log_prob, entropy.expand_as(log_prob), self._critic(trace))
+        return Evaluation(log_prob, entropy.expand_as(log_prob), self._critic(trace), mean=mean, std=std)
 
     def trace_spec(self) -> TensorSpec:
         spec = self.simulator
