@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from embodied_rl.actors.critics import make_critic
@@ -29,6 +30,7 @@ from embodied_rl.training import predicted_hours
 from embodied_rl_policies.openvla.images import normalise_colours, prepare_images
 from tests.support import openvla_sizes as sizes
 from tests.support import recipe, small_openvla
+from tests.support.double_precision import in_float64
 from tests.support.refusals import refuses
 
 NAMES = ("openvla_oft", "openvla")
@@ -106,18 +108,47 @@ def test_bins_are_the_official_tokens() -> None:
     np.testing.assert_allclose(network.bin_centres().numpy(), restored, atol=1e-7)
 
 
-@each("name", NAMES)
-@torch.no_grad()
-def test_the_rows_of_bins_give_what_the_whole_output_layer_does(name: str) -> None:
-    """Over the same 256 tokens; the logits are 125 times fewer."""
+def compare_output_layers(name: str) -> float:
+    """The largest difference of log-probabilities of bins, between the rows of bins and the whole output layer."""
     network, kept = small_openvla.network(name), []
     network.bin_logits = lambda hidden: kept.append(hidden) or type(network).bin_logits(network, hidden)
     logits, _ = network.action_logits(network.encode(small_openvla.observation()))
-    whole = F.linear(kept[-1], network.language_model.lm_head.weight)
-    first = network.config.first_action_token
-    expected = whole[..., first : first + network.bins].log_softmax(dim=-1)
-    assert small_openvla.difference(logits.log_softmax(dim=-1).reshape(expected.shape), expected) < CLOSE
-    assert whole.numel() >= 20 * logits.numel() and whole.numel() / logits.numel() == 32_064 / 256
+    first, weight = network.config.first_action_token, network.language_model.lm_head.weight
+    expected = F.linear(kept[-1], weight)[..., first : first + network.bins].log_softmax(dim=-1)
+    return small_openvla.difference(logits.log_softmax(dim=-1).reshape(expected.shape), expected)
+
+
+@each("name", NAMES)
+@torch.no_grad()
+def test_the_rows_of_bins_give_what_the_whole_output_layer_does(name: str) -> None:
+    assert compare_output_layers(name) <= 1e-6
+    with in_float64():
+        assert compare_output_layers(name) <= 1e-12
+
+
+class LargestTensor(TorchDispatchMode):
+    """Keeps the number of elements of the largest tensor that any operation computes."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        storages = (each.untyped_storage().nbytes() // 4 for each in [result] if isinstance(each, torch.Tensor))
+        if not func.is_view:
+            self.elements = max(self.elements, *storages, 0)
+        return result
+
+
+@each("name", NAMES)
+@torch.no_grad()
+def test_logits_take_a_125th_of_the_whole_vocabularys_memory(name: str) -> None:
+    """No larger tensor is computed on the way, so that the whole output is not computed and cut either."""
+    network = small_openvla.network(name)
+    hidden = torch.ones(sizes.ROWS, sizes.ACTION_DIM, sizes.WIDTH)
+    with LargestTensor() as seen:
+        logits = network.bin_logits(hidden)
+    assert seen.elements == logits.numel() == sizes.ROWS * sizes.ACTION_DIM * sizes.BINS
+    assert sizes.VOCABULARY / sizes.BINS > 125
 
 
 @each("name", NAMES)
