@@ -263,7 +263,11 @@ def build_embodiment(spec: SimulatorSpec, options: Any, node: PolicyNode, cls: t
         )
     made = tokenizer.make_word_tokenizer([*spec.words, *cls.PROMPT_WORDS])
     if issubclass(cls, ForeignCheckpoint):
-        cls.check_tokenizer(options, tokenizer.load_tokenizer(made))
+        try:
+            cls.check_tokenizer(options, tokenizer.load_tokenizer(made))
+        except UserError as error:
+            message = f"policy.checkpoint=null starts from new weights: give policy.checkpoint=<folder>. {error}"
+            raise UserError(message, code="checkpoint-missing") from None
     return configure_embodiment(
         replace(Embodiment.of_simulator(spec, options.horizon, options.token_length), tokenizer=made), node
     )

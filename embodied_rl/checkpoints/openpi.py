@@ -70,7 +70,8 @@ def _statistics(folder: Path, asset: str | None, kind: str) -> FoundStatistics:
         return FoundStatistics(None, None, str(folder / "assets"))
     if asset is None and len(files) > 1:
         listed = ", ".join(files)
-        problem = f"has statistics of several robots: choose one with policy.statistics=<asset>, of {listed}."
+        problem = f"has statistics of several robots: choose one of {listed} with policy.statistics=<asset>"
+        problem += ", or in inspect with embodiment=<asset>."
         return FoundStatistics(None, None, str(folder / "assets"), f"{folder / 'assets'} {problem}")
     return read_statistics(files[asset or next(iter(files))], kind)
 

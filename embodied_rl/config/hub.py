@@ -32,7 +32,7 @@ _PARTS = "*--*_checkpoint.pt"
 """Pattern of pickled parts of a policy, as OpenVLA-OFT stores them: without them the rest would be another policy."""
 KEYS = {
     r"(policy\.)?checkpoint|policy(_file|\.(tokenizer|statistics))?|policies\..*|model|reward\.(file|path)": "model",
-    r"dataset|replay\.preload": "dataset",
+    r"dataset|source|replay\.preload": "dataset",
     r"to": "",
 }
 """Keys, as regular expressions, whose values may be on the Hub, and the kind of repository to download."""

@@ -290,8 +290,8 @@ class CollectConfig:
 @dataclass(frozen=True)
 class ViewConfig:
     source: FilePath
-    """Whose episodes, given as a plain word: the folder of a LeRobotDataset, of a replay storage, or of a run that has
-    one."""
+    """Whose episodes, given as a plain word: the folder of a LeRobotDataset, also as hf:<owner>/<name>, of a
+    replay storage, or of a run that has one."""
     out: FilePath = "episodes.rrd"
     """The recording that is written, for Rerun's viewer."""
     episodes: tuple[int, ...] | None = None

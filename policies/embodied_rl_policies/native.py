@@ -107,12 +107,12 @@ def make_rms_norm(width: int, epsilon: float = RMS_EPSILON) -> nn.Module:
     return import_transformers("Llama", LLAMA).LlamaRMSNorm(width, eps=epsilon)
 
 
-def make_qwen3_language(config: Any) -> Any:
+def make_qwen3_language(config: Any, vocabulary: int) -> Any:
     """Build Qwen3-VL's token embedding and decoder layers; norms at the end and rotary buffers are left out."""
     qwen = import_transformers("GR00T", QWEN)
     model = qwen.Qwen3VLTextModel(
         qwen.Qwen3VLTextConfig(
-            vocab_size=config.vocabulary,
+            vocab_size=vocabulary,
             hidden_size=config.width,
             intermediate_size=config.hidden,
             num_hidden_layers=config.layers,

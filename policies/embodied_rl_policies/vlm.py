@@ -66,7 +66,7 @@ def check_robot(
     if not cameras:
         raise UserError(f"{who} needs a camera; give it one in the simulator's cameras.", code="camera-missing")
     if auxiliary_names:
-        message = f"algo.auxiliary_names: {who} has no head that predicts positions; give []."
+        message = f"algo.auxiliary_names: {who} has no head that predicts positions; give [], in sft algo=sft_vla."
         raise UserError(message, code="auxiliary-head-missing")
 
 

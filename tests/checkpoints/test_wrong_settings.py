@@ -146,7 +146,11 @@ def test_statistics_that_are_not_there(tmp_path: Path, folder: Path) -> None:
     refused(folder, "policy.statistics=nowhere: there is no such file or folder", statistics="nowhere")
     robots = {"lab/one": building.statistics(), "two": building.statistics()}
     several = openpi(tmp_path / "several", "pi0", assets=robots)
-    refused(several, "several robots: choose one with policy.statistics=<asset>, of lab/one, two", options=OPENPI)
+    refused(
+        several,
+        "choose one of lab/one, two with policy.statistics=<asset>, or in inspect with embodiment=<asset>.",
+        options=OPENPI,
+    )
     refused(several, "policy.statistics=three: no such file", "lab/one, two", options=OPENPI, statistics="three")
     none = openpi(tmp_path / "none", "pi0", assets={})
     refused(none, "policy.statistics=any: no such file", options=OPENPI, statistics="any")

@@ -165,6 +165,8 @@ def test_keys_say_what_may_be_on_the_hub(server: Hub) -> None:
     words = f"hf:me/words@{pinned(server, 'models/me/words')}:tokenizer.json"
     typed = hub.download_all({"policy": {"tokenizer": "hf:me/words"}}, ["policy.tokenizer"])
     assert typed == {"policy": {"tokenizer": words}}
+    shown = hub.download_all({"source": "hf:me/data"}, ["source"])
+    assert shown == {"source": f"hf:datasets/me/data@{pinned(server, DATA)}"}
     assert not assets.resolve_path(words).with_name("model.safetensors").exists(), "a tokenizer without its weights"
     with refuses("hub-not-here", "run.root=hf:me/net"):
         hub.download_all({"run": {"root": "hf:me/net"}}, ["run.root"])

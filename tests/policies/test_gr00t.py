@@ -9,10 +9,15 @@ import torch
 from torch import Tensor
 
 from embodied_rl.actors.flow import FlowActor
+from embodied_rl.assembly.build import build_backbone
+from embodied_rl.cli.main import main
+from embodied_rl.commands.preparation import compose_config
+from embodied_rl.config.freeze import freeze_config
 from embodied_rl.interfaces.backbone import PolicyInput
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.mathematics.flow.sampler import FlowSDE
+from embodied_rl.schema import PolicyNode
 from embodied_rl.testing.policy_contract import check_actor, check_backbone
 from embodied_rl_policies.gr00t import action_head, images, vision_language
 from embodied_rl_policies.gr00t.config import encode_state
@@ -249,3 +254,17 @@ def test_sizes_that_do_not_fit_are_named(changes: dict[str, Any], said: str) -> 
     with pytest.raises(UserError) as caught:
         Gr00t.Config(**small_gr00t.config() | changes)
     assert said in str(caught.value)
+
+
+def test_new_weights_of_full_size_ask_for_a_checkpoint(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "policy=gr00t", "sim=tabletop", "algo=flow_sde", "--dry-run"]) == 2
+    said = capsys.readouterr().err
+    assert "[checkpoint-missing] policy.checkpoint=null" in said and "policy=gr00t_tiny" in said
+
+
+def test_the_tiny_one_has_rows_for_the_tasks_words_and_keeps_the_contract() -> None:
+    config = freeze_config(PolicyNode, compose_config("train", ["policy=gr00t_tiny"])["policy"], "policy")
+    network, robot = build_backbone(config, small_gr00t.simulator())
+    assert network.language_model.embed_tokens.num_embeddings == robot.vocabulary_size
+    assert sum(parameter.numel() for parameter in network.parameters()) < 10**6
+    check_backbone(lambda: build_backbone(config, small_gr00t.simulator())[0], vocabulary=robot.vocabulary_size)

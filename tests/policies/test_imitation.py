@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 
 from embodied_rl import load_policy
 from embodied_rl.actors.imitation import ImitationActor
+from embodied_rl.cli.main import main
 from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.training.algorithms.imitation.cloning import SFT, CloningBatch
 from embodied_rl_policies.imitation.noise_schedule import NoiseSchedule
@@ -146,3 +147,8 @@ def test_ddpm_steps_have_the_posterior_of_the_forward_process() -> None:
         mean = (shares[step - 1].sqrt() * actions / prior + kept.sqrt() * seen[index] / (1 - kept)) / precision
         assert seen[index + 1] == pytest.approx(float(mean + precision**-0.5 * noise[0, index + 1]), abs=1e-5)
     assert seen[0] == x and float(found) == pytest.approx(actions, abs=1e-5)
+
+
+def test_cloning_without_its_settings_names_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sft", "policy=diffusion", "sim=tabletop", "--dry-run"]) == 2
+    assert "type algo=sft_vla" in capsys.readouterr().err

@@ -80,7 +80,8 @@ class Gr00t(ForeignCheckpoint, FlowBackbone):
             feature_dim=config.feature_width,
             context_dim=config.width + config.expert_width,
         )
-        self.visual, self.language_model = make_qwen3_vision(config), make_qwen3_language(config)
+        self.visual = make_qwen3_vision(config)
+        self.language_model = make_qwen3_language(config, config.vocabulary or vocabulary_size)
         self.action_head = ActionHead(config)
 
     @property
@@ -107,8 +108,8 @@ class Gr00t(ForeignCheckpoint, FlowBackbone):
             raise UserError(
                 f"The tokenizer has {found} tokens for {sizes.OPENING + sizes.BEGIN!r}, not "
                 f"policy.picture_start={config.picture_start}: give policy.checkpoint=<folder> and policy.tokenizer="
-                f"<that of Cosmos-Reason2 or Qwen3-VL>; policy.picture_start={found} if this one is right; or "
-                "policy.picture_start=0, for prompts without a chat template, as new weights need.",
+                f"<that of Cosmos-Reason2 or Qwen3-VL>; policy.picture_start={found} if this one is right; or, for new "
+                "weights, policy.picture_start=0, which leaves out the chat template, as policy=gr00t_tiny does.",
                 code="tokenizer-does-not-fit",
             )
 

@@ -83,9 +83,7 @@ class ImitationPolicy(ForeignCheckpoint, ImitationBackbone):
                 message = f"{self.NAME} was made for {name}={wanted}, and here it is {given}: choose the simulator's "
                 raise UserError(f"{message}cameras and robot that it was trained with.", code="policy-does-not-fit")
         if not cameras or auxiliary_names:
-            message = (
-                "needs a camera" if not cameras else "has no head that predicts positions: algo.auxiliary_names=[]"
-            )
+            message = "needs a camera" if not cameras else "has no head that predicts positions: type algo=sft_vla"
             code = "auxiliary-head-missing" if cameras else "camera-missing"
             raise UserError(f"{self.NAME} {message}.", code=code)
         self.config, (height, width) = config, image_size

@@ -69,7 +69,7 @@ class PaliGemma(ForeignCheckpoint, Backbone):
             raise UserError("policy.cameras: this policy needs at least one camera.", code="camera-missing")
         if auxiliary_names:
             raise UserError(
-                "algo.auxiliary_names: this policy has no auxiliary head; give [] and algo.frames=0.",
+                "algo.auxiliary_names: this policy has no head that predicts positions; give [], in sft algo=sft_vla.",
                 code="auxiliary-head-missing",
             )
         self.config, self.spec = config, spec
