@@ -1,10 +1,12 @@
 """The generated reference lists every command with its keys, and every choice."""
 
+import re
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
 
+from embodied_rl import interfaces
 from embodied_rl.cli.command import list_commands
 from embodied_rl.cli.documentation import list_plugin_keys
 from embodied_rl.cli.help import KINDS
@@ -14,6 +16,8 @@ from embodied_rl.config.plugins import list_plugins
 from embodied_rl.schema import TrainConfig
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
+INTERNAL = ("__init__", "description", "names", "observation_input", "spec_checks", "version")
+"""Modules of the interfaces that plug-ins do not import."""
 
 
 @pytest.fixture(scope="module")
@@ -54,3 +58,16 @@ def test_every_plugin_has_a_section_with_its_keys(pages: dict[str, str]) -> None
             section = pages["plugins"].split(f"\n## {node}.name={name}\n")[1].split("\n## ")[0]
             assert f"`{path}`" in section
             assert {f"`{key.name}`" for key in list_plugin_keys(path, node)} <= set(section.split())
+
+
+def test_what_tutorials_import_is_in_the_python_reference() -> None:
+    """Each module of the library that tutorials, the example plug-in and its tests import from."""
+    sources = [*DOCS.glob("tutorial_*.md"), *(DOCS / "example_plugin").rglob("*.py")]
+    text = "\n".join(source.read_text(encoding="utf-8") for source in sources)
+    used = set(re.findall(r"^\s*from (embodied_rl(?:_sims)?(?:\.\w+)*) import", text, re.MULTILINE))
+    used = used - {"embodied_rl.actors.learning"} | {"embodied_rl.actors.learning.sharded"}  # a module of that package
+    listed = re.findall(r"^\.\. auto(\w+):: ([\w.]+)$", (DOCS / "api.md").read_text(encoding="utf-8"), re.MULTILINE)
+    known = {name if kind == "module" else name.rpartition(".")[0] for kind, name in listed}
+    assert "embodied_rl.interfaces.backbone" in used and used <= known, used - known
+    capabilities = {f"embodied_rl.interfaces.{path.stem}" for path in Path(interfaces.__file__).parent.glob("*.py")}
+    assert capabilities - known == {f"embodied_rl.interfaces.{name}" for name in INTERNAL}

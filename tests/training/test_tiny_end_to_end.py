@@ -11,7 +11,6 @@ from safetensors.torch import load_file
 
 from embodied_rl.reports.report import Report
 from embodied_rl.runs.metrics_file import read_metrics
-from tests.sims.libero.conftest import assets as assets
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(1800)]
 
@@ -52,12 +51,3 @@ def clone_and_train(typed: Callable[..., Any], folder: Path, policy: str, algo: 
 @each
 def test_on_the_tabletop(typed: Callable[..., Any], tmp_path: Path, policy: str, algo: str) -> None:
     clone_and_train(typed, tmp_path, policy, algo, "sim=tabletop", "sim.horizon=8", "sim.num_envs=4")
-
-
-@pytest.mark.sim
-@each
-def test_on_libero(typed: Callable[..., Any], tmp_path: Path, assets: Path, policy: str, algo: str) -> None:
-    """The suite with a scripted operator, in light pictures; cut off long before anything can succeed."""
-    task = ("sim=libero", "sim.suite=libero_object", "sim.num_envs=2", "sim.horizon=40")
-    pictures = (f"sim.assets={assets}", "sim.rendering=light", "sim.renderer=osmesa", "sim.image_size=64")
-    clone_and_train(typed, tmp_path, policy, algo, *task, *pictures)

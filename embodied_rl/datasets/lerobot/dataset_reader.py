@@ -188,7 +188,7 @@ class LeRobotDataset:
         return [self.tasks[index] for index in numbers.tolist()]
 
     def column(self, name: str, rows: Sequence[int] | Array) -> Array:
-        """Return one numeric feature of frames by number, [n, *shape].
+        """Return one numeric feature of frames by number, [n, …].
 
         Raises:
             DatasetError: the feature does not exist or is not numeric, or a file is damaged.

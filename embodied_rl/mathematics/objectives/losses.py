@@ -57,13 +57,13 @@ def masked_mean(x: Tensor, mask: Tensor | None = None) -> Tensor:
 def clipped_policy_loss(
     log_ratio: Tensor, advantage: Tensor, low: float, high: float, dual: float | None = None
 ) -> Tensor:
-    """Compute -min(ρ A, clip(ρ, 1 - low, 1 + high) A) (PPO, arXiv 1707.06347; unequal bounds: arXiv 2503.14476).
+    """Compute `-min(ρ A, clip(ρ, 1 - low, 1 + high) A)` (PPO, arXiv 1707.06347; unequal bounds: arXiv 2503.14476).
 
     Args:
         log_ratio: log ρ, [B, …]; the loss has its shape.
         advantage: [B] or the shape of `log_ratio`; broadcasts over the trailing axes.
         low, high: clip bounds, both positive.
-        dual: c > 1, which bounds the loss by c |A| where A < 0 (arXiv 1912.09729), or None.
+        dual: c > 1, which bounds the loss by `c |A|` where A < 0 (arXiv 1912.09729), or None.
 
     Raises:
         ValueError: `dual` is not above 1.
