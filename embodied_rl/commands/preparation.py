@@ -222,9 +222,8 @@ def drop_keys_of_other_algorithm(mapping: dict[str, Any], overrides: Sequence[st
     kinds = (AlgoNode, plugins.find_plugin(AlgoNode.kind, node["name"]).Config)
     kept = {item.name for kind in kinds for item in fields(kind)}
     kept |= {key.split(".")[1] for key in typed if key.startswith("algo.")}
-    if dropped := ", ".join(f"algo.{key}" for key in node if key not in kept):
-        text = f"algo={typed['algo']} has no {dropped}, set by {group}={typed[group]}: ignored."
-        print(text, file=sys.stderr)
+    if dropped := ", ".join(key for key in node if key not in kept):
+        print(f"algo={typed['algo']} does without these of {group}={typed[group]}: {dropped}.", file=sys.stderr)
     return {**mapping, "algo": {key: value for key, value in node.items() if key in kept}}
 
 

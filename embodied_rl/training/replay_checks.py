@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from embodied_rl.actors.embodiment import add_conditions
@@ -12,7 +13,7 @@ from embodied_rl.assembly import build, networks
 from embodied_rl.config import assets
 from embodied_rl.interfaces.algorithm import Needs
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.sim import SimulatorSpec
+from embodied_rl.interfaces.sim import SimulatorSpec, Source
 from embodied_rl.rollout.episode_sampler import name_tasks
 from embodied_rl.rollout.replay.dataset_episodes import is_dataset
 from embodied_rl.rollout.replay.experience import check_offline, choose_episodes, open_offline
@@ -65,12 +66,15 @@ def check_replay(config: TrainConfig) -> None:
             "rewards. Give reward.mode=audit, or reward=off.",
             code="replay-with-scorer",
         )
-    if not config.replay.collect and (config.replay.preload is None or config.plan.allocation == "auto"):
+    if not config.replay.collect and config.replay.preload is None:
         raise UserError(
-            "replay.collect=false learns from stored episodes alone: name them with replay.preload=<folder>, and give "
-            "plan=colocated, as there are no rollouts to plan.",
+            "replay.collect=false learns from stored episodes alone: name them with replay.preload=<folder>, such as "
+            "one that `embodied-rl collect format=replay out=<folder>` makes.",
             code="replay-without-episodes",
         )
+    if not config.replay.collect and config.plan.allocation == "auto":
+        message = "replay.collect=false: there are no rollouts to plan. Give plan=colocated."
+        raise UserError(message, code="replay-without-rollouts")
     unused = {"replay.root": root, "replay.capacity": config.replay.capacity, "curriculum": config.curriculum.name}
     plain = {"replay.root": None, "replay.capacity": ReplayNode().capacity, "curriculum": "uniform"}
     if not config.replay.collect and (changed := [key for key in unused if unused[key] != plain[key]]):
@@ -139,7 +143,14 @@ def check_preload(config: TrainConfig, needs: Needs, spec: SimulatorSpec) -> tup
                 "replay storage (`collect format=replay`), or leave out train.task.",
                 code="dataset-without-tasks",
             )
-    check_episodes(config, needs, [each for storage in storages for each in choose_episodes(storage, tasks)])
+    chosen = [(storage, choose_episodes(storage, tasks)) for storage in storages]
+    check_episodes(config, needs, [each for _, episodes in chosen for each in episodes])
+    if not config.replay.collect and not any(tells_better_actions(*each) for each in chosen if each[1]):
+        raise UserError(
+            f"replay.preload={config.replay.preload}: all episodes failed, with rewards of 0 and without a human: "
+            "nothing says which actions are better. Give episodes of which some succeeded, or replay.collect=true.",
+            code="replay-without-rewards",
+        )
     for storage in storages:
         storage.format.check_robot(expected, f"replay.preload={config.replay.preload}")
         if needs.critic and config.policy.critic == "privileged" and not storage.format.privileged_names:
@@ -154,6 +165,14 @@ def check_preload(config: TrainConfig, needs: Needs, spec: SimulatorSpec) -> tup
             for condition in needs.conditions or [embodiment.condition]:
                 embodiment.tokens(add_conditions(storage.list_instructions(), condition))
     return storages
+
+
+def tells_better_actions(storage: ReplayStorage, episodes: Sequence[StoredEpisode]) -> bool:
+    """Return whether something in these episodes says which actions are better: success, a reward, or a human."""
+    slots = [each.slots for each in episodes]
+    where = np.concatenate([np.full_like(each.slots, each.track) for each in episodes]), np.concatenate(slots)
+    human = storage.read_field("source", *where) == int(Source.HUMAN)
+    return any(each.success for each in episodes) or bool(human.any() or storage.read_field("reward", *where).any())
 
 
 def check_episodes(config: TrainConfig, needs: Needs, episodes: Sequence[StoredEpisode]) -> None:

@@ -97,9 +97,15 @@ def check_groups(config: TrainConfig, size: int) -> None:
     """Check that environments divide into whole groups, as one process collects and one rank learns from a group.
 
     Raises:
-        UserError: they do not.
+        UserError: they do not, or the simulator has too few for a group.
     """
-    plan = config.plan
+    plan, most = config.plan, SimulatorKind.find(config.sim).limit_environments(size)
+    if most < size:
+        raise UserError(
+            f"algo.name={config.algo.name} compares algo.group_size={size} episodes that start alike and run side by "
+            f"side, and sim={config.sim.name} has {most} environment. Give an algorithm without groups: algo=filtered.",
+            code="groups-not-supported",
+        )
     counts = {"ranks": plan.ranks, "rollout workers": plan.rollout_workers or plan.ranks}
     for name, count in counts.items() if plan.allocation != "auto" else [("ranks", 1)]:
         if (each := config.sim.num_envs // count) % size:

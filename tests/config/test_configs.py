@@ -9,7 +9,7 @@ from embodied_rl.cli import run_command
 from embodied_rl.cli.command import Options, list_commands
 from embodied_rl.commands.preparation import compose_config
 from embodied_rl.commands.train import list_sources
-from embodied_rl.config.option_files import find_config_folder, list_experiments
+from embodied_rl.config.option_files import GroupOption, find_config_folder, list_experiments, list_options
 from tests.support.refusals import refuses
 
 FILES = sorted(find_config_folder().rglob("*.yaml"))
@@ -47,6 +47,12 @@ def test_every_experiment(name: str) -> None:
     config = frozen(EXPERIMENTS[name].command, f"experiment={name}")
     assert config.run.experiment == name
     assert EXPERIMENTS[name].summary
+
+
+@pytest.mark.parametrize("option", list_options("algo"), ids=lambda option: option.name)
+def test_every_algorithm_says_what_it_does_what_it_needs_and_when_to_take_it(option: GroupOption) -> None:
+    does, needs, when = option.summary.split("; ")
+    assert does and needs.startswith("needs ") and when.startswith("for ") and when.endswith(".")
 
 
 @pytest.mark.thorough

@@ -94,6 +94,24 @@ def test_groups_that_two_ranks_would_share(typed: Callable[..., Any], tmp_path: 
 
 
 @pytest.mark.thorough
+def test_groups_on_one_robot_are_refused_with_a_way_out_that_works(typed: Callable[..., Any]) -> None:
+    for words in ((), ("algo.group_size=2",), ("sim.num_envs=8",)):
+        refused(
+            typed("train", "sim=robot", "algo=grpo", "plan=auto", *words, "--dry-run"),
+            "groups-not-supported",
+            "algo=filtered",
+        )
+    assert typed("train", "sim=robot", "algo=filtered", "plan=auto", "--dry-run")[0] == 0
+
+
+@pytest.mark.thorough
+def test_keys_that_an_algorithm_does_without_are_named(typed: Callable[..., Any]) -> None:
+    found, _, err = typed("train", "experiment=tabletop", "algo=awr", "--dry-run")
+    told = "algo=awr does without these of experiment=tabletop: epochs, auxiliary, lr_final, noise_final, "
+    assert found == 0 and err == f"{told}noise_decay_from.\n"
+
+
+@pytest.mark.thorough
 def test_a_simulator_that_returns_nan_is_named(typed: Callable[..., Any]) -> None:
     result = typed("train", *settings({"sim.nan_episode": "5"}))
     refused(result, "NaN or infinity in the simulator's state: environment 5, decision 1 of episode 5")
