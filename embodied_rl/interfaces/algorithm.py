@@ -44,6 +44,8 @@ class Needs:
         stores: entries of a decision's trace that the replay storage keeps, too.
         start_noise: settings of the policy over the flow's start noise that learns while the network is frozen, an
             `embodied_rl.actors.start_noise.StartNoiseSettings`; None: the network learns.
+        updates_per_decision: optimiser steps for each decision that an iteration collects, where their number follows
+            from that (update-to-data ratio); None for another number.
         minibatch: rows of an optimiser step over all ranks, the setting `algo.minibatch`; None if a step has no such
             size.
         conditions: texts that the algorithm adds to instructions, such as "advantage: positive". A policy that reads
@@ -59,6 +61,7 @@ class Needs:
     epochs: int = 1
     warmup: int = 0
     discount: Discount | None = None
+    updates_per_decision: float | None = None
     minibatch: int | None = None
     conditions: tuple[str, ...] = ()
     success: bool = False

@@ -27,7 +27,7 @@ from embodied_rl.system.atomic_write import check_folder
 from embodied_rl.system.untrusted_files import name_file
 
 
-def check_replay(config: TrainConfig) -> None:
+def check_replay(config: TrainConfig, needs: Needs) -> None:
     """Check that what is collected is stored on this machine, in a new folder; without delay, segments or scorer.
 
     Raises:
@@ -83,12 +83,31 @@ def check_replay(config: TrainConfig) -> None:
             "episodes. Leave it out.",
             code="key-unused",
         )
+    check_ratio(config, needs)
     if config.policy.delay:
         raise UserError(
             f"policy.delay={config.policy.delay}: algo.name={name} learns from replay, which holds no decisions under "
             "a delay. Give policy.delay=0.",
             code="replay-with-delay",
         )
+
+
+def check_ratio(config: TrainConfig, needs: Needs) -> None:
+    """Check that there are decisions that updates can be counted by, and no other number of updates without a use.
+
+    Raises:
+        UserError: there are none, or there is one.
+    """
+    if needs.updates_per_decision is None:
+        return
+    ratio = f"algo.updates_per_decision={needs.updates_per_decision:g}"
+    if not config.replay.collect:
+        message = f"{ratio}: replay.collect=false collects no decisions. Give algo.updates=<number> instead."
+        raise UserError(message, code="key-unused")
+    typed = any(text.lstrip("+").partition("=")[0] == "algo.updates" for text in config.run.overrides)
+    if typed and not config.replay.offline_iterations:
+        message = f"algo.updates is not used with {ratio}, as every iteration collects. Leave one of them out."
+        raise UserError(message, code="keys-contradict")
 
 
 def check_workers(config: TrainConfig) -> None:

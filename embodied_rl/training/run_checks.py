@@ -41,7 +41,7 @@ def check_settings(config: TrainConfig) -> RunSize:
     """
     needs = build.find_method(config.algo).needs
     if needs.learns_from == "replay":
-        check_replay(config)
+        check_replay(config, needs)
     elif config.replay != ReplayNode():
         message = f"replay.*: algo.name={config.algo.name} does not learn from replay. Leave these keys out."
         raise UserError(message, code="key-unused")

@@ -40,6 +40,7 @@ class RunSize:
         copies: number of copies of a rollout: rollout workers hold one of their own.
         simulators: processes that only simulate.
         replay: bytes of the replay storage on the disk; 0 for none.
+        ratio: optimiser steps for each decision; None if their number does not follow from it.
         placement: device and precision, for the user. device: memory of a rank on its GPU; None without one here.
     """
 
@@ -54,6 +55,7 @@ class RunSize:
     copies: int
     simulators: int
     replay: int
+    ratio: float | None
     placement: str
     device: DeviceMemory | None
 
@@ -97,7 +99,11 @@ class RunSize:
         sums = f"{self.describe_networks()}{where}; {each}"
         top = "Simulators come on top" if self.device else "Simulators and activations come on top"
         rows = [("device", self.describe_device()), ("memory", f"{total} at least: {sums}. {top}")]
-        return [*rows, *([("replay", f"{format_bytes(self.replay)} on the disk")] if self.replay else [])]
+        rows += [("replay", f"{format_bytes(self.replay)} on the disk")] if self.replay else []
+        if self.ratio is not None:
+            steps = f"{self.ratio * self.rows:,.6g} optimiser steps an iteration"
+            rows.append(("updates", f"{steps}, {self.ratio:g} for each of {self.rows:,} decisions"))
+        return rows
 
     def describe_device(self) -> str:
         """Return device, precision, micro-batch and memory on the device."""
@@ -136,6 +142,7 @@ def measure_run(config: TrainConfig, needs: Needs, spec: SimulatorSpec) -> RunSi
         copies=2 if workers else 1,
         simulators=plan.parts if known and plan.allocation == "split" else 0,
         replay=replay,
+        ratio=needs.updates_per_decision,
         placement=describe_placement(policy),
         device=measure_device(config, needs, spec, actor.keep, ranks, acting),
     )

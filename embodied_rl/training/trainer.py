@@ -5,7 +5,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +86,8 @@ class Trainer:
             else:
                 for _ in experience:  # which also writes it to the replay storage
                     pass
-            experience = self.parts.replay
+            assert self._learning is not None, "it began above, or with the rollout"
+            experience = replace(self.parts.replay, collected=self._learning[1])
         learns = not 0 <= online < self.config.replay.warmup_iterations
         update = self.algorithm.update(experience, self.iteration) if learns else {}
         self._stop_learning()

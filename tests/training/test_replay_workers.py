@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from embodied_rl.assembly import build
 from embodied_rl.cli import run_command
 from embodied_rl.cli.command import list_commands
 from embodied_rl.cli.main import main
@@ -186,4 +187,4 @@ def test_ranks_of_torchrun_do_not_read_what_workers_store(monkeypatch: pytest.Mo
     words = (*PLAIN, *KINDS["filtered"], "plan=colocated", "plan.ranks=2", "plan.rollout_workers=2")
     config = run_command.freeze_command_config(command, compose_config(command.config, words, command.values), words)
     with refuses("replay-with-rollout-workers", "torchrun"):
-        check_replay(config)
+        check_replay(config, build.find_method(config.algo).needs)

@@ -37,6 +37,7 @@ class Replay:
             keep it as a truncation.
         further: storages of rollouts besides `own`, where several rollout workers collect for this rank.
         tasks: names of the tasks whose offline episodes are learned from; None: of all.
+        collected: decisions that were collected for this rank in the present iteration.
     """
 
     own: ReplayStorage
@@ -46,6 +47,7 @@ class Replay:
     ends_at_time_limit: bool = False
     further: tuple[ReplayStorage, ...] = ()
     tasks: frozenset[str] | None = None
+    collected: int = 0
 
     @property
     def storages(self) -> tuple[ReplayStorage, ...]:

@@ -63,6 +63,9 @@ class DSRLConfig:
     """critics over actions, distilled to one over start noise; or critics over the start noise that was stored."""
     updates: int = at_least(0, 100)
     """optimiser steps of each critic and of the policy in an iteration."""
+    updates_per_decision: float | None = at_least(0, None)
+    """optimiser steps for each decision that the iteration collected, over all ranks, in place of algo.updates (the
+    update-to-data ratio), which those of replay.offline_iterations still take; null: algo.updates everywhere."""
     minibatch: int = at_least(1, 128)
     """decisions of an optimiser step over all ranks."""
     warmup: int = at_least(0, 1)
@@ -161,6 +164,7 @@ class DSRL:
             learns_from="replay",
             critic=True,
             discount=Discount(config.gamma),
+            updates_per_decision=config.updates_per_decision,
             minibatch=config.minibatch,
             stores=(START,) if config.variant == "sac" else (),
             start_noise=StartNoiseSettings(config.bound, config.shared, config.hidden),
@@ -204,10 +208,10 @@ class DSRL:
         mixed = (self.seed * 1_000_003 + iteration) * 257 + self.ranks.rank
         draws, generator = np.random.default_rng(mixed), torch.Generator().manual_seed(mixed % 2**63)
         found = sum(len(replay.list_episodes(number)) for number in range(len(replay.storages)))
-        counts = torch.tensor([found, len(known)], dtype=torch.float64)
+        counts = torch.tensor([found, len(known), replay.collected], dtype=torch.float64)
         self.ranks.sum_([counts])
-        episodes, everywhere = counts.tolist()
-        updates = self.config.updates if everywhere else 0
+        episodes, everywhere, collected = counts.tolist()
+        updates = self._count_updates(iteration, collected) if everywhere else 0
         size, look = max(1, self.config.minibatch // self.ranks.size), self._make_look(replay, known)
         names = ("critic_loss", *(["noise_critic_loss"] if self._aliased else []), "policy_loss", "value", "entropy")
         totals: dict[str, float] = dict.fromkeys(names, 0.0)
@@ -221,6 +225,13 @@ class DSRL:
                 totals[name] += value / updates
         rest = {"temperature": float(self.log_temperature.detach().exp()), "episodes": episodes, "rows": everywhere}
         return totals | rest | {"steps": float(updates)}
+
+    def _count_updates(self, iteration: int, collected: float) -> int:
+        """Return the optimiser steps of an iteration; what is rounded in one is made up for by the next."""
+        ratio = self.config.updates_per_decision
+        if ratio is None or not collected:
+            return self.config.updates
+        return int(ratio * collected * (iteration + 1)) - int(ratio * collected * iteration)
 
     def read_minibatch(
         self, replay: Replay, chosen: Transitions, weight: Array, look: Callable[[Array], Seen]
