@@ -40,7 +40,8 @@ class RobotSimulatorConfig:
     """file of return points (JSON): each episode begins at one of its task, the more likely the more often the task
     failed from there, and its outcome is counted. `bridge return_points=` stores points."""
     human: Literal["none", "scripted"] = "none"
-    """in_process alone: scripted takes over where the policy makes no progress, with the simulator's own operator."""
+    """in_process alone: scripted takes over where the policy makes no progress, with the simulator's own operator; not
+    in evaluations of a training run."""
 
     def __post_init__(self) -> None:
         if self.transport == "in_process" and (self.simulator is None or not self.lockstep):
@@ -97,7 +98,8 @@ def describe_robot(config: RobotSimulatorConfig) -> SimulatorSpec:
         if spec.body != body:
             raise UserError(
                 f"sim.simulator={config.simulator} does not simulate robot={robot.name}: cameras, state, actions or "
-                "control_hz differ. Give sim.simulated the keys that the robot's file was made for.",
+                "control_hz differ. Give the sim.simulator of that robot, and in sim.simulated its keys; or for a real "
+                "robot sim.simulator=null.",
                 code="robot-simulator-mismatch",
             )
         if config.human == "scripted" and not spec.reports_progress:

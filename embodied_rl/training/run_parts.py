@@ -128,7 +128,9 @@ def assemble_parts(
     evaluators: list[Handle] = []
     if not (kind.limits.one_robot and config.replay.collect):  # they run while the training simulators are idle
         envs_each = count_evaluation_envs(config, ranks)
-        evaluators = make_handles(kind, config.plan, envs_each, "evaluation", runtime, NodeShare(cpus=0.0))
+        evaluators = make_handles(
+            kind.without_human(), config.plan, envs_each, "evaluation", runtime, NodeShare(cpus=0.0)
+        )
     experience: Experience = NoCollection()
     if config.replay.collect:
         rollouts = Rollout.allocate(actor, work.decisions * segments, envs, extras=extras).segments(segments)

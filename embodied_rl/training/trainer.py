@@ -58,7 +58,7 @@ class Trainer:
         self.parts, self.config, self.folder, self.ranks = parts, parts.config, parts.folder, parts.ranks
         self.actor, self.algorithm, self._experience = parts.actor, parts.algorithm, parts.experience
         self._source: Experience = parts.experience  # of the present iteration
-        self.kind, self.spec = parts.kind, parts.kind.spec
+        self.kind, self.spec = parts.kind.without_human(), parts.kind.spec  # of evaluations and films
         self.delay = follow_training(self.actor, self.spec)
         self._guard = RewardHackingMonitor(self.config.reward, speaks=self.ranks.rank == 0)
         self._bound = self.config.staleness if self.config.mode == "async" else 0

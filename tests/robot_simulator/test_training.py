@@ -218,6 +218,7 @@ def test_a_killed_run_says_who_acted_before_and_after(tmp_path: Path) -> None:
     assert f"The run was restarted after iteration {found.restarts[0]}" in output.split("Report:")[0]
     assert found.steps["training"].total() == sum(steps for event in events for _, steps in event["by"])
     assert found.evaluated == 2 * 4 + 4, "before, after, and of the last iteration"
+    assert found.steps["training"]["human"] > 0 == found.steps["evaluations"]["human"], "no help counts as success"
     rows = np.load(run / "replay" / "collector_0" / "kind.npy") == FieldKind.COMPLETE
     assert 0 <= len(events) - rows.sum() <= 30
     page = (run / "report.html").read_text()

@@ -69,6 +69,12 @@ class SimulatorKind:
         """Return the limits that the simulator's class states."""
         return self.simulator.limits(self.options) if isinstance(self.simulator, Limited) else SimulatorLimits()
 
+    def without_human(self) -> "SimulatorKind":
+        """Return the kind without a scripted human: in evaluations its help would count as the policy's success."""
+        if getattr(self.options, "human", "none") == "none":
+            return self
+        return SimulatorKind.find(replace(self.node, options={**self.node.options, "human": "none"}))
+
     def limit_environments(self, wanted: int) -> int:
         """Return the largest possible number of environments, at most `wanted`; a robot has one."""
         most = self.limits.most_environments
