@@ -58,6 +58,7 @@ def test_the_wheels_hold_all_files_once(
         files = [path for path in (CHECKOUT / folder).rglob("*") if path.is_file() and "media" not in path.parts]
         sources |= {f"embodied_rl/_{folder}/{path.relative_to(CHECKOUT / folder).as_posix()}" for path in files}
     assert platform | robot == sources | {"embodied_rl/LICENSE"}
+    assert "embodied_rl_sims/isaaclab/shapes/cartpole.usda" in platform, "what Isaac Lab is started with off line"
 
 
 def test_both_packages_have_the_same_version() -> None:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from embodied_rl.interfaces.errors import UserError
@@ -17,6 +18,8 @@ EULA = "OMNI_KIT_ACCEPT_EULA"
 SCENE_SEED = 0
 """Seeds what a task draws once, while its scene is built."""
 
+SHAPES = {file.with_suffix(".usd").name: file for file in Path(__file__).with_name("shapes").glob("*.usda")}
+"""Robots of boxes that this package holds, by the name of the file on NVIDIA's server for which each can stand."""
 _runtime = ExitStack()
 """Isaac Sim's application, where a task needs it: one per process, which cannot be started again."""
 atexit.register(_runtime.close)
@@ -89,7 +92,8 @@ def adapt_config(config: IsaacLabConfig, own: Any) -> None:
     """
     if config.seeded and type(own.sim.physics).__name__ == "NewtonCfg":
         own.scene.env_spacing = 0.0  # Newton's worlds never meet; elsewhere in the world numbers are rounded otherwise
-    for path, value in config.options.items():
+    shapes = list_shapes(config.id, own.scene) if config.shapes else {}
+    for path, value in {**shapes, **config.options}.items():
         *parents, last = path.split(".")
         holder = own
         for parent in parents:
@@ -112,6 +116,20 @@ def adapt_config(config: IsaacLabConfig, own: Any) -> None:
             camera.data_types = [*camera.data_types, "rgb"]
     if config.cameras:
         own.num_rerenders_on_reset = max(1, own.num_rerenders_on_reset)
+
+
+def list_shapes(name: str, scene: Any) -> dict[str, Any]:
+    """Return the options that put our robot of shapes in place of a scene's own, and remove a ground that is a file.
+
+    Raises:
+        UserError: there are no shapes for this scene.
+    """
+    assets = dict(list_assets(scene, "scene"))
+    robots = {path: str(SHAPES[own]) for path, file in assets.items() if (own := Path(file).name) in SHAPES}
+    if not robots:
+        message = f"sim.shapes=true: there are no shapes for {name}, only for {', '.join(SHAPES)}."
+        raise UserError(message, code="shapes-missing")
+    return robots | ({"scene.ground": None} if "scene.ground.usd_path" in assets else {})
 
 
 def start_runtime(own: Any) -> None:
@@ -152,9 +170,10 @@ def check_assets(scene: Any) -> None:
     exists = import_module("isaaclab.utils.assets").check_file_path
     for path, file in list_assets(scene, "scene"):
         if not exists(file):
+            shapes = " A robot of shapes is at hand: sim.shapes=true." if Path(file).name in SHAPES else ""
             raise Unavailable(
                 f"{path}={file} cannot be read: NVIDIA's server of assets does not answer, or the file does not exist. "
-                f"Give a copy by sim.options={{{path}: <file>}}."
+                f"Give a copy by sim.options={{{path}: <file>}}.{shapes}"
             )
 
 

@@ -23,6 +23,8 @@ class IsaacLabConfig:
     """the preset of the cameras' renderer; Isaac Sim's is "isaacsim_rtx". null for the task's own."""
     options: CodeKeys = field(default_factory=dict)
     """fields of its configuration, by their dotted path: {"scene.cartpole.spawn.usd_path": "cartpole.usda"}."""
+    shapes: bool = False
+    """replace the task's robot, which is on NVIDIA's server, by one of boxes that this package holds: the cart-pole."""
     cameras: tuple[Text, ...] = ()
     """names of the scene's cameras; a policy sees their RGB pictures. Empty if it sees only a state."""
     image_size: int = 64

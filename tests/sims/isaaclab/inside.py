@@ -1,7 +1,7 @@
 """What tests run in Isaac Lab's own environment: `python inside.py <arrays.npz> '[[<function>, {<arguments>}], …]'`.
 
 Each function returns named arrays, which go into the file with the function's number before their names. One process
-runs all, because Isaac Lab compiles its kernels in each. Robots are boxes and joints of `scenes.py`.
+runs all, because Isaac Lab compiles its kernels in each. Robots are of boxes: the package's, and those of `scenes.py`.
 """
 
 import json
@@ -25,15 +25,10 @@ from embodied_rl_sims.isaaclab import IsaacLab, IsaacLabConfig
 from embodied_rl_sims.isaaclab.launch import make_config, start_runtime
 
 FOLDER = Path(tempfile.mkdtemp())
-scenes.write_cartpole(FOLDER / "cartpole.usda")
 scenes.write_arm(FOLDER / "arm.usda")
-CART = {"scene.cartpole.spawn.usd_path": str(FOLDER / "cartpole.usda")}
-STATE = {"id": "Isaac-Cartpole-Direct", "options": {**CART, "scene.ground": None}}
-CAMERA = {"id": "Isaac-Cartpole-Camera-Direct", "cameras": ("tiled_camera",), "image_size": 48, "options": CART}
-MANAGED = {
-    "id": "Isaac-Cartpole",
-    "options": {"scene.robot.spawn.usd_path": CART["scene.cartpole.spawn.usd_path"], "scene.ground": None},
-}
+STATE = {"id": "Isaac-Cartpole-Direct", "shapes": True}
+CAMERA = {"id": "Isaac-Cartpole-Camera-Direct", "cameras": ("tiled_camera",), "image_size": 48, "shapes": True}
+MANAGED = {"id": "Isaac-Cartpole", "shapes": True}
 ARM = {
     "id": "Isaac-Reach-Franka",
     "options": {"scene.robot.spawn.usd_path": str(FOLDER / "arm.usda"), "scene.ground": None},
@@ -42,7 +37,7 @@ TASKS = {"state": STATE, "camera": CAMERA, "managed": MANAGED, "arm": ARM}
 
 
 def build(num_envs: int, task: str, **settings: Any) -> IsaacLab:
-    options = {**TASKS[task]["options"], **settings.pop("options", {})}
+    options = {**TASKS[task].get("options", {}), **settings.pop("options", {})}
     return IsaacLab(IsaacLabConfig(**{**TASKS[task], **settings, "options": options}), num_envs)
 
 

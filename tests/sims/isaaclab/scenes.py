@@ -65,18 +65,6 @@ class Robot:
         )
 
 
-def write_cartpole(path: Path) -> None:
-    """Write a cart on a rail along y with a pole of 1 m."""
-    robot = Robot(path, "cartpole")
-    robot.body("slider", (0.1, 0.1, 0.1), (0, 0, 2), 1.0)
-    robot.body("cart", (0.3, 0.4, 0.2), (0, 0, 2), 1.0)
-    robot.body("pole", (0.2, 0.2, 1.0), (0, 0, 2.5), 0.3)
-    robot.joint("Fixed", "root_joint", None, "slider", (0, 0, 0))
-    robot.joint("Prismatic:Y", "slider_to_cart", "slider", "cart", (0, 0, 0), 4)
-    robot.joint("Revolute:X", "cart_to_pole", "cart", "pole", (0, 0, -0.5))
-    robot.save()
-
-
 def write_arm(path: Path) -> None:
     """Write an arm of seven joints and two fingers with the names of Franka's."""
     robot, height = Robot(path, "panda"), 0.0

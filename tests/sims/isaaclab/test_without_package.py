@@ -1,11 +1,14 @@
 """What the adapter says where Isaac Lab is not installed, and of settings that cannot be."""
 
+from dataclasses import make_dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from embodied_rl.runtime.simulators.python_environments import read_recipe
 from embodied_rl_sims.isaaclab import IsaacLab, IsaacLabConfig
+from embodied_rl_sims.isaaclab.launch import list_shapes
 from embodied_rl_sims.isaaclab.simulator import PINS, make_instruction
 from embodied_rl_sims.isaaclab.views import _names
 from tests.support.refusals import refuses
@@ -43,6 +46,32 @@ def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], code: str
 def test_an_instruction_follows_from_the_id(id: str, instruction: str) -> None:
     assert make_instruction(IsaacLabConfig(id)) == instruction
     assert make_instruction(IsaacLabConfig(id, instruction="stack them")) == "stack them"
+
+
+def node(**values: Any) -> Any:
+    """Return a configuration of the kind that Isaac Lab has, of the given values."""
+    return make_dataclass("Node", list(values))(**values)
+
+
+def scene(file: str, **others: Any) -> Any:
+    return node(robot=node(prim_path="/World", spawn=node(usd_path=f"https://a.server/Robots/{file}")), **others)
+
+
+def test_shapes_replace_the_robot_and_the_ground_of_a_server() -> None:
+    found = list_shapes("Isaac-Cartpole", scene("cartpole.usd", ground=node(usd_path="https://a.server/ground.usd")))
+    file = found.pop("scene.robot.spawn.usd_path")
+    assert found == {"scene.ground": None}
+    assert list(list_shapes("Isaac-Cartpole", scene("cartpole.usd", ground=node(size=4)))) == [
+        "scene.robot.spawn.usd_path"
+    ], "a ground that is no file stays"
+    text = Path(file).read_text()
+    for joint in ('PhysicsPrismaticJoint "slider_to_cart"', 'PhysicsRevoluteJoint "cart_to_pole"'):
+        assert text.startswith("#usda 1.0") and joint in text
+
+
+def test_shapes_of_another_robot_are_refused() -> None:
+    with refuses("shapes-missing", "Isaac-Reach-Franka", "only for cartpole.usd"):
+        list_shapes("Isaac-Reach-Franka", scene("panda_instanceable.usd"))
 
 
 def test_quaternions_are_xyzw() -> None:
