@@ -7,6 +7,7 @@ from pathlib import Path
 from sphinx.application import Sphinx
 
 sys.path.insert(0, str(Path(__file__).parent))
+import accessibility
 import reference
 
 project = "embodied-rl"
@@ -31,5 +32,6 @@ napoleon_use_ivar = True
 
 
 def setup(app: Sphinx) -> None:
-    """Write the generated pages before Sphinx lists its sources."""
+    """Write the generated pages before Sphinx lists its sources; mend its pages at the end."""
     app.connect("config-inited", lambda app, config: reference.write_pages(Path(app.srcdir) / "reference"))
+    app.connect("build-finished", lambda app, error: error or accessibility.mend_pages(Path(app.outdir)))

@@ -3,6 +3,7 @@
 import re
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,14 +21,19 @@ INTERNAL = ("__init__", "description", "names", "observation_input", "spec_check
 """Modules of the interfaces that plug-ins do not import."""
 
 
+def load(name: str) -> Any:
+    """A module of the site's own."""
+    spec = spec_from_file_location(name, DOCS / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    spec = spec_from_file_location("reference", DOCS / "reference.py")
-    assert spec is not None and spec.loader is not None
-    reference = module_from_spec(spec)
-    spec.loader.exec_module(reference)
     folder = tmp_path_factory.mktemp("pages")
-    reference.write_pages(folder)
+    load("reference").write_pages(folder)
     return {path.stem: path.read_text(encoding="utf-8") for path in folder.iterdir()}
 
 
@@ -71,3 +77,15 @@ def test_what_tutorials_import_is_in_the_python_reference() -> None:
     assert "embodied_rl.interfaces.backbone" in used and used <= known, used - known
     capabilities = {f"embodied_rl.interfaces.{path.stem}" for path in Path(interfaces.__file__).parent.glob("*.py")}
     assert capabilities - known == {f"embodied_rl.interfaces.{name}" for name in INTERNAL}
+
+
+def test_what_the_theme_leaves_out_is_added_once() -> None:
+    """For readers with a keyboard or a screen reader."""
+    mend = load("accessibility").mend_page
+    page = '<p class="caption" role="heading">Start</p><th class="head"><p></p></th><pre><span></span>make</pre>'
+    mended = mend(page)
+    assert mended == (
+        '<p class="caption" role="heading" aria-level="2">Start</p><td class="head"></td>'
+        '<pre tabindex="0"><span></span>make</pre>'
+    )
+    assert mend(mended) == mended

@@ -263,3 +263,40 @@ def test_figures_of_no_iteration_are_drawn_at_0(after):
     rows = [{"rollout/success": 0.2}, {"iteration": 0, "rollout/success": 0.2}, {"iteration": 5, "rollout/success": 1}]
     line = re.search(r'<polyline points="([^"]*)"', draw_learning_curves(rows, None, after)).group(1).split()
     assert line[0] == line[1] != line[2]
+
+
+def read_colours(page, dark):
+    """The colours that the page's style names for a light or a dark screen, as linear red, green and blue."""
+    light, _, rest = page.partition("<style>")[2].partition("@media screen and (prefers-color-scheme: dark)")
+    found = dict(re.findall(r"--(\w+): (#\w+)", light)) | (dict(re.findall(r"--(\w+): (#\w+)", rest)) if dark else {})
+    wide = {
+        name: "#" + "".join(2 * digit for digit in text[1:]) if len(text) == 4 else text for name, text in found.items()
+    }
+    channels = {name: [int(text[i : i + 2], 16) / 255 for i in (1, 3, 5)] for name, text in wide.items()}
+    return {
+        name: [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in row]
+        for name, row in channels.items()
+    }
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_all_text_has_the_contrast_that_wcag_asks_for(page, dark):
+    """4.5 of text to what is behind it (WCAG 2.2, 1.4.3), by its relative luminance."""
+    colours = read_colours(page, dark)
+    luminance = {name: 0.2126 * r + 0.7152 * g + 0.0722 * b for name, (r, g, b) in colours.items()}
+    for text in ("ink", "soft", "accent"):
+        for behind in ("page", "raised"):
+            low, high = sorted([luminance[text], luminance[behind]])
+            assert (high + 0.05) / (low + 0.05) >= 4.5, (text, behind)
+
+
+def test_screen_readers_are_told_what_is_what(page):
+    parsed = Page(page)
+    assert ("lang", "en") in parsed.attributes and re.search(r"<title>[^<]+</title>", page)
+    headings = [tag for tag in parsed.tags if re.fullmatch(r"h\d", tag)]
+    assert headings[0] == "h1" and set(headings[1:]) == {"h2"}
+    assert re.findall(r"<svg(?! viewBox=\"[^\"]*\" role=\"img\" aria-label=\"[^\"]+\")", page) == []
+    assert not re.search(r"<th[^>]*></th>", page), "a heading without words"
+    regions = re.findall(r'role="region" aria-label="([^"]+)"', page)
+    assert len(regions) == len(set(regions)) == parsed.tags.count("table")
+    assert len(re.findall(r"<figcaption>[^<]+</figcaption><video controls", page)) == parsed.tags.count("video") > 0
