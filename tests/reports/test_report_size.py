@@ -19,15 +19,13 @@ MOST = 5_000_000
 
 @pytest.mark.thorough
 def test_a_page_with_all_its_films_is_below_5_mb(tmp_path: Path) -> None:
-    """16 episodes side by side, the best, the worst, four kinds of failures, four pairs; each of all 50 control steps."""
+    """16 episodes side by side, best, worst, four kinds of failures, four pairs; each of all 50 control steps."""
     build = partial(Tabletop, TabletopConfig(terminate_on_success=False))
     spec, actor = build(1).spec, load_deployed("asset:tabletop_base.safetensors")
     results = [
-        EpisodeResult(
-            e.index, e.task, e.seed, e.split, index % 2 == 0, index % 2 == 0, 50, 0.0, 0.5, None, None, f"kind {index % 8}"
-        )
-        for index, e in enumerate(enumerate_episodes(spec, "eval", 32))
-    ]  # fmt: skip
+        EpisodeResult(e.index, e.task, e.seed, e.split, i % 2 > 0, i % 2 > 0, 50, 0.0, 0.5, None, None, f"kind {i % 8}")
+        for i, e in enumerate(enumerate_episodes(spec, "eval", 32))
+    ]
     before = record_results(actor, build, results[:SHOWN], seed=0)
     videos = film_episodes(actor, build, spec, results, tmp_path, before=before)
     assert len(videos) == 3 + 4 + SHOWN
