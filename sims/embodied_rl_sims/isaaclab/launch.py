@@ -129,7 +129,7 @@ def list_shapes(name: str, scene: Any) -> dict[str, Any]:
     if not robots:
         message = f"sim.shapes=true: there are no shapes for {name}, only for {', '.join(SHAPES)}."
         raise UserError(message, code="shapes-missing")
-    return robots | ({"scene.ground": None} if "scene.ground.usd_path" in assets else {})
+    return robots | ({"scene.ground": None} if any(path.startswith("scene.ground.") for path in assets) else {})
 
 
 def start_runtime(own: Any) -> None:

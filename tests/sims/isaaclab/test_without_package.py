@@ -58,10 +58,12 @@ def scene(file: str, **others: Any) -> Any:
 
 
 def test_shapes_replace_the_robot_and_the_ground_of_a_server() -> None:
-    found = list_shapes("Isaac-Cartpole", scene("cartpole.usd", ground=node(usd_path="https://a.server/ground.usd")))
+    found = list_shapes(
+        "Isaac-Cartpole", scene("cartpole.usd", ground=node(spawn=node(usd_path="https://a.server/ground.usd")))
+    )
     file = found.pop("scene.robot.spawn.usd_path")
     assert found == {"scene.ground": None}
-    assert list(list_shapes("Isaac-Cartpole", scene("cartpole.usd", ground=node(size=4)))) == [
+    assert list(list_shapes("Isaac-Cartpole", scene("cartpole.usd", ground=node(spawn=node(size=4))))) == [
         "scene.robot.spawn.usd_path"
     ], "a ground that is no file stays"
     text = Path(file).read_text()
