@@ -62,10 +62,13 @@ class TrainingPreparation(Preparation):
     def check_options(self, command: Command, options: Options) -> Options:
         """Replace `plan=<file>.json` by the stored plan; check the experiment, and overrides without effect."""
         options = replace(options, overrides=expand_stored_plan(options.overrides))
-        if "sim=robot" in options.overrides:
-            own = ("robot=", "human=")  # as other commands call them
+        own = ("robot=", "human=")  # as other commands call them
+        found = next((word for word in options.overrides if word.startswith(own)), None)
+        if found is not None and "sim=robot" in options.overrides:
             words = (f"sim.{word}" if word.startswith(own) else word for word in options.overrides)
             options = replace(options, overrides=tuple(words))
+        elif found is not None and command.config in ("train", "eval", "collect"):
+            raise UserError(f"{found} is a setting of sim=robot: add sim=robot.", code="robot-without-sim")
         known = {item.name: item.command for item in list_experiments(options.config_dir)}
         for override in options.overrides:
             key, _, value = override.partition("=")

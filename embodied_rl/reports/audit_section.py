@@ -42,7 +42,7 @@ class AuditSummary:
         """Return sentences for a reader."""
         counts = ((name, steps) for name, steps in self.steps.items() if steps.total())
         lines = [f"{steps.total()} control steps in {name}: {_format_sources(steps)}" for name, steps in counts]
-        lines.append(f"{self.ended} episodes ended in training, {self.cut} were cut; {self.evaluated} in evaluations")
+        lines.append(f"{self.ended} episodes ended in training, {self.cut} did not; {self.evaluated} in evaluations")
         if total := sum(self.interventions):
             rates = [sum(part) / len(part) for part in _split(self.interventions) if part]
             each = ", ".join(f"{rate:.2f}" for rate in rates)

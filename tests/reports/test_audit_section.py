@@ -63,7 +63,7 @@ def test_steps_are_counted_by_place_and_source(audit: Audit, tmp_path: Path) -> 
     assert found.interventions == [1, 0], "one that goes on in the next chunk is one"
     lines = found.describe()
     assert "15 control steps in training: policy 7 (47%), safety 4 (27%), human 3 (20%), hold 1 (7%)" in lines
-    assert "1 episodes ended in training, 1 were cut; 1 in evaluations" in lines
+    assert "1 episodes ended in training, 1 did not; 1 in evaluations" in lines
     page = make_audit_section(found)
     assert all(line in page for line in lines) and "<div>40</div>" in page
 

@@ -24,6 +24,7 @@ from embodied_rl.robot_simulator.simulator import RobotSimulator
 from embodied_rl.rollout.replay.format import FieldKind
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runtime.ranks.collective import Ranks
+from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.schema import TrainConfig
 from embodied_rl.training.algorithms.batch import as_batch
 from embodied_rl.training.algorithms.filtered import Filtered
@@ -175,7 +176,17 @@ def test_robot_and_human_are_settings_of_the_simulator(capsys: pytest.CaptureFix
     assert main(["train", *words, "--cfg", "job"]) == 0
     composed = yaml.safe_load(capsys.readouterr().out)
     assert (composed["sim"]["robot"], composed["sim"]["human"]) == ("so101", "scripted")
-    assert main(["train", "human=scripted", "--dry-run"]) == 2 and "[key-unknown]" in capsys.readouterr().err
+    for command, word in (("train", "human=scripted"), ("train", "robot=tabletop"), ("eval", "robot=tabletop")):
+        assert main([command, word, "--dry-run"]) == 2
+        assert f"[robot-without-sim] {word} is a setting of sim=robot: add sim=robot." in capsys.readouterr().err
+
+
+def test_a_policy_is_evaluated_without_the_scripted_human() -> None:
+    """Its help would count as the policy's success; the robot is the same."""
+    kind = SimulatorKind.find(configure("sim=robot", "sim.human=scripted").sim)
+    alone = kind.without_human()
+    assert (kind.options.human, alone.options.human) == ("scripted", "none")
+    assert alone.spec == kind.spec and alone.without_human() is alone
 
 
 @pytest.mark.process
