@@ -56,13 +56,11 @@ def test_a_weight_is_truncated() -> None:
     assert chosen.weight == pytest.approx(raw * 2 / raw.sum(), rel=1e-3)
 
 
-class Constant(AWR):
-    """Its critic says the same of every observation."""
-
-    value = 0.5
+class Invented(AWR):
+    """Its critic says something else of every row."""
 
     def _values(self, replay: Replay, where: np.ndarray) -> torch.Tensor:
-        return torch.full((len(where),), self.value, dtype=torch.float64)
+        return torch.from_numpy(0.5 + 0.1 * where[:, 2])
 
 
 @pytest.mark.parametrize("bootstrap", [False, True])
@@ -74,22 +72,26 @@ def test_advantages_are_sums_of_temporal_differences(bootstrap: bool, lam: float
     for _ in range(25):
         script.step(rng)
     gamma, rows = 0.9, script.expected()
-    learner = Constant(AWRConfig(gamma=gamma, lam=lam), make_actor("privileged"), Ranks(), 0, 1)
+    learner = Invented(AWRConfig(gamma=gamma, lam=lam), make_actor("privileged"), Ranks(), 0, 1)
     replay = Replay(storage, ends_at_time_limit=not bootstrap)
     ends = set()
     for episode in storage.list_episodes():
         found, returns = learner._estimate(replay, [replay.list_decisions(0, [episode])])
-        following, expected = 0.0, []
+        following, expected, values = 0.0, [], []
         for number in reversed(range(len(episode.slots))):
             row = rows[episode.episode, number]
             last, steps = number == len(episode.slots) - 1, int(row["steps"])
             ends.add((last, bool(row["truncated"])))
-            after = Constant.value if not last or (row["truncated"] and bootstrap) else 0.0
+            slot = int(episode.slots[number])
+            value, after = (0.5 + 0.1 * (each % storage.format.slots) for each in (slot, slot + 1))
+            after = after if not last or (row["truncated"] and bootstrap) else 0.0
             reward = sum(gamma**j * float(row["reward"][j]) for j in range(steps))
-            following = reward + gamma**steps * after - Constant.value + gamma**steps * lam * following
+            following = reward + gamma**steps * after - value + gamma**steps * lam * following
             expected.append(following)
+            values.append(value)
         assert found.tolist() == pytest.approx(expected[::-1], rel=1e-6)
-        assert returns.tolist() == pytest.approx([each + Constant.value for each in expected[::-1]], rel=1e-6)
+        total = [each + value for each, value in zip(expected, values, strict=True)]
+        assert returns.tolist() == pytest.approx(total[::-1], rel=1e-6)
     assert {(True, True), (True, False), (False, False)} == ends
 
 

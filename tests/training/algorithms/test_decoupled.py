@@ -100,6 +100,13 @@ def test_an_update_of_stale_data_starts_at_ratio_one(sampler: str) -> None:
     assert 0 < importance["importance_capped"] < 1
 
 
+def test_without_decoupling_ratios_stay_those_to_the_policy_that_chose() -> None:
+    actor, rollout = stale_rollout(make_actor(), decisions=6, fresh=2)
+    batch = as_batch(rollout, torch.zeros(6, 5))
+    same, figures = make_update(actor, decoupled=False).proximal(batch)
+    assert same is batch and not figures
+
+
 @pytest.mark.parametrize(("micro_batch", "calls"), [(None, [8, 8, 2]), (5, [5, 5, 5, 3])])
 def test_stale_rows_alone_are_evaluated_and_fresh_ones_stay_to_the_bit(micro_batch: Any, calls: list[int]) -> None:
     """Of 20 stale rows two are lost; no more at once than an update takes."""

@@ -199,6 +199,10 @@ def _all(rows: int) -> np.ndarray:
 def test_the_target_is_that_of_a_loop(variant: str) -> None:
     learner = make_learner(variant=variant, critics=3)
     batch, policy = make_batch(learner), learner.policy
+    batch.following.features.add_(torch.randn(batch.following.features.shape))  # not what is seen before
+    with torch.no_grad():
+        for parameter in learner.targets.parameters():  # nor the critics
+            parameter.add_(0.1 * torch.randn_like(parameter))
     found = learner.critic_target(batch, torch.Generator().manual_seed(5))
     epsilon = torch.randn((6, 1), generator=torch.Generator().manual_seed(5))
     for row in range(6):
@@ -208,6 +212,34 @@ def test_the_target_is_that_of_a_loop(variant: str) -> None:
         value = min(float(member(features).detach()) for member in learner.targets.members)
         value -= 0.0 if variant == "noise_aliased" else 0.1 * float(log_prob.detach())
         assert float(found[row]) == pytest.approx(float(batch.reward[row] + batch.discount[row] * value), abs=1e-5)
+
+
+def test_the_critic_of_noise_learns_the_least_value_of_what_plain_and_learned_noise_lead_to() -> None:
+    """Half of the noise is the policy's, here 0.05, the other half from N(0, I) within the bound, here 0.3."""
+    learner, drawn = make_learner(critics=3, bound=0.3), list[torch.Tensor]()
+    batch, execute = make_batch(learner, 400), learner.execute
+    learner._draw = lambda seen, generator: (torch.full((len(seen.pooled), 1), 0.05), None)  # type: ignore[method-assign,assignment]
+    learner.execute = lambda seen, noise: (drawn.append(noise), execute(seen, noise))[1]  # type: ignore[method-assign]
+    learner.noise_critics = lambda features, noise: torch.zeros(2, len(noise))  # type: ignore[assignment]
+    weight = torch.linspace(0, 2, 400)
+    loss = learner._noise_critic_loss(replace(batch, weight=weight), torch.Generator().manual_seed(1))
+    (noise,) = drawn
+    plain = noise[noise != 0.05]
+    assert 160 < len(plain) < 240 and plain.abs().max() == pytest.approx(0.3) and plain.std() > 0.2
+    value = learner.critics(batch.seen.features, execute(batch.seen, noise)).detach().amin(0)
+    assert float(loss) == pytest.approx(float((weight * value**2).mean()), rel=1e-4)
+
+
+def test_without_a_difference_in_value_a_narrow_policy_gets_wider() -> None:
+    """By the entropy alone."""
+    learner = make_learner(variant="sac", temperature=1.0, temperature_lr=0.0, lr=3e-2, critic_lr=0.0)
+    with torch.no_grad():
+        learner.policy.head.bias[1:] = -1.5
+        for parameter in learner.critics.parameters():
+            parameter.zero_()
+    batch, generator = make_batch(learner, 100), torch.Generator().manual_seed(0)
+    entropies = [learner._step(batch, generator)["entropy"] for _ in range(50)]
+    assert entropies[0] < 0.7 and entropies[-1] > 1.1
 
 
 def test_targets_follow_the_critics() -> None:

@@ -20,7 +20,7 @@ from embodied_rl.rollout.replay.storage import ReplayStorage, StoredEpisode
 from embodied_rl.runtime.processes.local import InlineHandle
 from embodied_rl.runtime.ranks.collective import Ranks
 from embodied_rl.training.algorithms.filtered import Filtered, FilteredConfig, find_uncorrected
-from embodied_rl.training.algorithms.replay_cloning import WeightedDecisions
+from embodied_rl.training.algorithms.replay_cloning import WeightedDecisions, count_shares
 from tests.support.pointing import Pointing
 from tests.support.stored_actions import BAD, GOOD, SPEC, make_actor, make_storage, observe
 from tests.support.using_checkpoints import assert_same_tensors
@@ -50,7 +50,6 @@ def test_without_a_success_nothing_changes() -> None:
     assert (figures["steps"], figures["episodes"], figures["successes"]) == (0, 2, 0)
 
 
-@pytest.mark.thorough
 def test_what_the_safety_filter_did_is_not_learned_and_what_a_human_did_is() -> None:
     """A chunk of one step: where its source does not count, its loss is 0."""
     for source, counts in {Source.HUMAN: True, Source.REPLAY: True, Source.SAFETY: False, Source.HOLD: False}.items():
@@ -67,15 +66,15 @@ def test_what_a_human_corrected_is_not_cloned() -> None:
 
 
 def test_decisions_before_a_takeover_are_not_among_those_to_clone() -> None:
-    """An episode of three steps: the policy, a human, and the policy again."""
-    storage, seen = ReplayStorage(ReplayFormat.of_simulator(SPEC, 1, 8, 1)), observe(3)
-    played = np.full((3, 1, 1), GOOD, np.float32)
+    """An episode of three chunks: the policy's, one in which a human takes over, and the policy's again."""
+    storage, seen = ReplayStorage(ReplayFormat.of_simulator(SPEC, 1, 8, 2)), observe(3)
+    played = np.full((3, 2, 1), GOOD, np.float32)
     result = StepResult(
-        reward=np.array([[0], [0], [1]], np.float32),
-        success=np.array([[False], [False], [True]]),
-        steps=np.ones(3, np.int64),
+        reward=np.array([[0, 0], [0, 0], [0, 1]], np.float32),
+        success=np.array([[False, False], [False, False], [False, True]]),
+        steps=np.full(3, 2),
         executed=played,
-        source=np.array([[Source.POLICY], [Source.HUMAN], [Source.POLICY]], np.uint8),
+        source=np.array([[Source.POLICY] * 2, [Source.POLICY, Source.HUMAN], [Source.POLICY] * 2], np.uint8),
         terminated=np.array([False, False, True]),
         truncated=np.zeros(3, bool),
         observation=seen,
@@ -100,6 +99,45 @@ def test_an_update_ends_when_the_held_out_loss_does_not_fall() -> None:
     assert opposing["steps"] < agreeing["steps"]
     assert agreeing["held_out_loss"] < agreeing["held_out_loss_before"]
     assert agreeing["rows"] == 40 - sum(held)
+
+
+def test_the_held_out_loss_is_a_mean_over_rows_with_the_same_draws() -> None:
+    """However they are divided; nothing is learned, so that it stays to the bit, and is near the other rows' loss."""
+    replay = Replay(make_storage([GOOD] * 40, [True] * 40))
+    _, figures = learn(replay, held_out=0.4, lr=0.0, minibatch=7, check_every=2, patience=9)
+    assert figures["held_out_loss"] == figures["held_out_loss_before"]
+    assert 0.5 < figures["held_out_loss"] / figures["loss"] < 2
+
+
+def test_the_learning_rate_rises_and_falls_and_each_iteration_draws_anew() -> None:
+    learner = Filtered(FilteredConfig(steps=100, minibatch=2), make_actor(), Ranks(), 0, 3)
+    rates, losses = list[float](), list[float]()
+    learner.optimiser.step = lambda ranks, rate: rates.append(rate)  # type: ignore[method-assign,assignment]
+    for iteration in range(2):
+        losses.append(learner.update(Replay(make_storage([GOOD] * 4, [True] * 4)), iteration)["loss"])
+    assert rates[:3] == pytest.approx([0.02, 0.04 * (1 - 0.009), 0.06 * (1 - 0.018)]) and rates[:100] == rates[100:]
+    assert rates[99] == pytest.approx(1 - 0.9 * 0.99) and max(rates) < 0.6
+    assert losses[0] != losses[1]
+
+
+def test_a_rank_counts_its_rows_by_their_shares() -> None:
+    """It has 4 own decisions of 6, and none of the 3 offline ones, so that a quarter of its minibatch stays empty."""
+    learner = Filtered(FilteredConfig(minibatch=32), make_actor(), Rank(0, 2, [[[6, 3]]]), 0, 1)
+    replay = Replay(make_storage([GOOD] * 4, [True] * 4))
+    chosen = WeightedDecisions(replay.list_decisions(0, replay.list_episodes(0)), np.full(4, 0.5, np.float32))
+    seen = list[WeightedDecisions]()
+    zero = 0 * next(learner.actor.parameters()).sum()
+    learner._loss = lambda replay, drawn, generator: (seen.append(drawn), zero + float(drawn.weight.mean()))[1]  # type: ignore[method-assign]
+    learner.optimiser.step = lambda ranks, rate: None  # type: ignore[method-assign,assignment]
+    shares, draws = learner._count_shares(chosen), np.random.default_rng(0)
+    loss = learner._step(replay, chosen, shares, draws, torch.Generator(), 0)
+    assert len(seen[0]) == 12 and loss == pytest.approx(0.5 * (4 * 2 / 6) * 12 / 16)
+
+
+def test_offline_decisions_alone_fill_every_minibatch() -> None:
+    where = np.array([[1, 0, row] for row in range(5)])
+    shares, share = count_shares(where, 0.25, Ranks())
+    assert share == 1 and shares.tolist() == [0, 1]
 
 
 @pytest.mark.thorough

@@ -77,6 +77,23 @@ def test_a_broken_episode_does_not_affect_others(how: str) -> None:
     assert not actor.theta.any()
 
 
+def test_an_episode_counts_whether_it_was_terminated_or_truncated() -> None:
+    actor, rollout = episodes([1, 0], [2, 6])
+    expected = gradients(actor, rollout).clone()
+    actor.theta.data.zero_()
+    rollout.truncated[2, 1], rollout.terminated[2, 1] = True, False
+    assert torch.equal(gradients(actor, rollout), expected) and expected[:, 1].any()
+
+
+def test_rewards_of_lost_rows_are_none() -> None:
+    """Of an environment that is parked after its episode."""
+    actor, rollout = episodes([1, 0], [2, 3])
+    expected = gradients(actor, rollout).clone()
+    actor.theta.data.zero_()
+    rollout.reward[2], rollout.steps[2] = 5.0, 2
+    assert not rollout.valid[2].any() and torch.equal(gradients(actor, rollout), expected)
+
+
 def test_a_rollout_is_left_as_it_was() -> None:
     """All of its steps are counted."""
     actor, rollout = episodes([0, 0, 1, 0], [2, 3, 4, 5])

@@ -155,6 +155,15 @@ def test_alone_a_success_counts_as_1_and_a_failure_as_minus_1() -> None:
     assert outcomes([1, 0, 0.5, 3], 1) == [1, -1, 0, 1]
 
 
+def test_alone_an_unfinished_episode_is_not_learned() -> None:
+    """As if it had failed, it would be."""
+    actor, rollout = episodes([1, 0], [2, 6])
+    rollout.terminated[:, 1] = False
+    means = Means(len(actor.theta))
+    batch = make_nft(means, group_size=1)._batch(rollout, [])
+    assert batch.rows.tolist() == [0]
+
+
 def test_in_groups_outcomes_are_those_of_grpo_within_bounds() -> None:
     found = outcomes([1, 0, 1, 1, 0, 0, 0, 1], 4)
     assert found == pytest.approx([0.5, -1, 0.5, 0.5, -0.5, -0.5, -0.5, 1], abs=1e-4)

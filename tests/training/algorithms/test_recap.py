@@ -11,11 +11,13 @@ import torch
 
 from embodied_rl.actors.flow import FlowActor
 from embodied_rl.assembly.networks import fit_conditions
-from embodied_rl.interfaces.sim import Observation, Source
+from embodied_rl.interfaces.sim import Episode, Observation, Source, StepResult
 from embodied_rl.rollout.replay.experience import Replay
+from embodied_rl.rollout.replay.format import ReplayFormat
+from embodied_rl.rollout.replay.storage import ReplayStorage
 from embodied_rl.runtime.ranks.collective import Ranks
 from embodied_rl.training.algorithms.recap import NEGATIVE, POSITIVE, Recap, RecapConfig
-from tests.support.stored_actions import BAD, GOOD, make_actor, make_storage, sample_actions
+from tests.support.stored_actions import BAD, GOOD, SPEC, make_actor, make_storage, observe, sample_actions
 from tests.support.using_checkpoints import assert_same_tensors
 
 SETTINGS = {"steps": 8, "minibatch": 16, "critic_steps": 20, "critic_lr": 1e-2}
@@ -127,6 +129,21 @@ def test_labels_follow_advantages_and_humans() -> None:
     sources = [Source.POLICY] * 4 + [Source.HUMAN, Source.REPLAY]
     replay = Replay(make_storage([GOOD, GOOD, BAD, BAD, BAD, BAD], [True, True] + [False] * 4, sources))
     assert find_positive(make_learner(), replay) == [True, True, False, False, True, False]
+
+
+def test_a_chunk_in_which_a_human_acted_is_positive() -> None:
+    """Whichever step it was; four episodes of a chunk, of which the last succeeds, and is the best."""
+    storage = ReplayStorage(ReplayFormat.of_simulator(SPEC, 1, 9, 2))
+    both = [[Source.POLICY] * 2, [Source.POLICY, Source.HUMAN], [Source.HUMAN, Source.POLICY], [Source.POLICY] * 2]
+    played = np.full((1, 2, 1), GOOD, np.float32)
+    for index, sources in enumerate(both):
+        reward = np.array([[0, index == 3]])
+        result = StepResult(
+            reward.astype(np.float32), reward > 0, np.full(1, 2), played, np.array([sources], np.uint8),
+            terminated=np.ones(1, bool), truncated=np.zeros(1, bool), observation=observe(1),
+        )  # fmt: skip
+        storage.write_episode(0, Episode(index, 0, seed=index), observe(1), played, result)
+    assert find_positive(make_learner(positive_share=0.0, critic_steps=0), Replay(storage)) == [False, True, True, True]
 
 
 def test_labels_of_offline_episodes_are_those_of_their_own_instructions() -> None:
