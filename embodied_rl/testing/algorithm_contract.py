@@ -96,7 +96,9 @@ class Run:
         self.actor.version = self.iteration
         self.learner.prepare(self.iteration)
         self._collector.collect(self.actor)
-        return Replay(self.storage) if self.needs.learns_from == "replay" else [self.rollout]
+        if self.needs.learns_from == "rollouts":
+            return [self.rollout]
+        return Replay(self.storage, collected=int(self.rollout.valid.sum()))
 
     def update(self, experience: Any) -> dict[str, float]:
         """Learn from the experience of the iteration; return its figures."""

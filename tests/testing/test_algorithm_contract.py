@@ -90,6 +90,13 @@ METHODS: dict[str, tuple[Any, Any, Callable[[], Sampler], str, tuple[Source, ...
     "recap": (Recap, RecapConfig(**RATED), make_sde, "prefix", (POLICY, HUMAN)),
     "dsrl/noise_aliased": (DSRL, DSRLConfig(**STEERING), make_sde, "privileged", (POLICY, HUMAN, SAFETY)),
     "dsrl/sac": (DSRL, DSRLConfig(**STEERING, variant="sac"), make_sde, "privileged", (POLICY,)),
+    "dsrl/ratio": (
+        DSRL,
+        DSRLConfig(**STEERING, variant="sac", updates_per_decision=0.08),
+        make_sde,
+        "privileged",
+        (POLICY,),
+    ),
 }
 
 
