@@ -153,7 +153,7 @@ def test_what_is_typed_changes_the_benchmarks_simulator(nodes) -> None:
 @pytest.mark.parametrize(
     ("change", "data"),
     [
-        (SimChange("desk", {}), ["sim=desk:", "benchmark=home"]),
+        (SimChange("desk", {}), ["sim=desk:", "Leave benchmark=home out", "or leave sim=desk out"]),
         (SimChange(None, {"room": "bath"}), ["sim.room:", "benchmark=home", "'bed'"]),
     ],
 )
