@@ -186,8 +186,8 @@ def check_change(node: BenchmarkNode, change: SimChange) -> None:
     """Raise `UserError` if a typed change replaces a simulator of the benchmark or a key that the benchmark sets."""
     if change.name is not None:
         raise UserError(
-            f"sim={change.name}: benchmark={node.name} has its own simulator. Leave benchmark={node.name} out to evaluate "
-            f"in {change.name}; or leave sim={change.name} out, and set keys one by one: sim.<key>=…",
+            f"sim={change.name}: benchmark={node.name} has its own simulator. Leave benchmark={node.name} out to "
+            f"evaluate in {change.name}; or leave sim={change.name} out, and set keys one by one: sim.<key>=…",
             code="keys-contradict",
         )
     for part in node.parts:

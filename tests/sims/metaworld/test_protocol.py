@@ -39,6 +39,16 @@ def test_experts_episodes_are_the_package_s(found: list[Found], number: int) -> 
         assert np.array_equal(ours, theirs) and len(ours) > 39 * 10, task
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(10))
+def test_whole_episodes_of_all_tasks_are_the_package_s(tmp_path: Path, seed: int) -> None:
+    """Until 5 control steps after success, or all but the last of 500, with which our next episode begins."""
+    call: Call = ("expert_episodes", {"tasks": list(TASKS), "seed": seed, "steps": 499, "numbered": False})
+    (seen,) = run_inside("metaworld", Path(__file__).with_name("inside.py"), tmp_path / "arrays.npz", [call])
+    assert not [task for task in TASKS if not np.array_equal(seen[f"{task}/ours"], seen[f"{task}/package"])]
+    assert sum(bool(seen[f"{task}/success"]) for task in TASKS) >= 45, "the package's experts fail in few"
+
+
 def test_experts_reach_their_goals(found: list[Found]) -> None:
     assert all(bool(found[1][f"{task}/success"]) for task in CALLS[1][1]["tasks"])
 
