@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 
 from embodied_rl.reports.report import Report
 from embodied_rl.runs.metrics_file import read_metrics
+from tests.sims.libero.conftest import assets as assets
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(1800)]
 
@@ -19,9 +20,9 @@ CLONING = (
     "film=false",
 )  # fmt: skip
 LEARNING = (
-    "train.iterations=2", "train.decisions=2", "train.eval_every=0", "train.final_episodes=4", "train.film=false",
-    "algo.minibatch=4", "algo.epochs=1", "algo.critic_warmup=0", "algo.critic_steps=2", "plan=colocated",
-    "plan.ranks=1", "logger=json",
+    "train.iterations=2", "train.decisions=2", "train.eval_every=0", "train.eval_episodes=4", "train.final_episodes=4",
+    "train.film=false", "algo.minibatch=4", "algo.epochs=1", "algo.critic_warmup=0", "algo.critic_steps=2",
+    "plan=colocated", "plan.ranks=1", "logger=json",
 )  # fmt: skip
 each = pytest.mark.parametrize(("policy", "algo"), [("openvla_oft_tiny", "ppo"), ("gr00t_tiny", "flow_sde")])
 
@@ -51,3 +52,12 @@ def clone_and_train(typed: Callable[..., Any], folder: Path, policy: str, algo: 
 @each
 def test_on_the_tabletop(typed: Callable[..., Any], tmp_path: Path, policy: str, algo: str) -> None:
     clone_and_train(typed, tmp_path, policy, algo, "sim=tabletop", "sim.horizon=8", "sim.num_envs=4")
+
+
+@pytest.mark.sim
+@each
+def test_on_libero(typed: Callable[..., Any], tmp_path: Path, assets: Path, policy: str, algo: str) -> None:
+    """The suite with a scripted operator, in light pictures; cut off long before anything can succeed."""
+    task = ("sim=libero", "sim.suite=libero_object", "sim.num_envs=2", "sim.horizon=40")
+    pictures = (f"sim.assets={assets}", "sim.rendering=light", "sim.renderer=osmesa", "sim.image_size=64")
+    clone_and_train(typed, tmp_path, policy, algo, *task, *pictures)
