@@ -221,7 +221,7 @@ def test_the_critic_of_noise_learns_the_least_value_of_what_plain_and_learned_no
     learner._draw = lambda seen, generator: (torch.full((len(seen.pooled), 1), 0.05), None)  # type: ignore[method-assign,assignment]
     learner.execute = lambda seen, noise: (drawn.append(noise), execute(seen, noise))[1]  # type: ignore[method-assign]
     learner.noise_critics = lambda features, noise: torch.zeros(2, len(noise))  # type: ignore[assignment]
-    weight = torch.linspace(0, 2, 400)
+    weight = torch.linspace(0, 3, 400)
     loss = learner._noise_critic_loss(replace(batch, weight=weight), torch.Generator().manual_seed(1))
     (noise,) = drawn
     plain = noise[noise != 0.05]
