@@ -144,7 +144,7 @@ def test_inspect_names_the_robots_to_choose_from(typed: Typed, tmp_path: Path) -
     known = building.statistics()
     openpi(tmp_path / "openpi", "pi0", assets={"one": known, "two": known})
     code, out, _ = typed("inspect", "openpi")
-    assert code == 0 and "policy.statistics=<asset>, of one, two" in " ".join(out.split())
+    assert code == 0 and "one of one, two with policy.statistics=<asset>" in " ".join(out.split())
 
 
 def test_mistakes_end_in_one_line(typed: Typed, tmp_path: Path, folder: Path) -> None:
