@@ -4,7 +4,9 @@ from pathlib import Path
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.names import check_folder_name
+from embodied_rl.reports import tracked_evaluation
 from embodied_rl.reports.figures import LIST, redraw
+from embodied_rl.reports.tracked_evaluation import TrackedEvaluation
 from embodied_rl.reports.tracked_run import TrackedRun
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.schema import FiguresConfig
@@ -22,7 +24,8 @@ def run(config: FiguresConfig) -> int:
     tracked, drawn = draw_figures(config)
     for place, each in tracked.items():
         what = "replaced" if (results / place).exists() else "tracked"
-        print(make_printable(f"{what}: {each.write(results, Path(place).parent.name)}"))
+        each.write(results / place)
+        print(make_printable(f"{what}: {results / place}"))
     for path, text in drawn.items():
         if not path.is_file() or path.read_text(encoding="utf-8") != text:
             write_text(path, text, "results")
@@ -35,23 +38,33 @@ def check_figures(config: FiguresConfig) -> None:
     draw_figures(config)
 
 
-def draw_figures(config: FiguresConfig) -> tuple[dict[str, TrackedRun], dict[Path, str]]:
-    """Return the runs by their files in `results`, and every file with the figures redrawn; write nothing.
+def draw_figures(config: FiguresConfig) -> tuple[dict[str, TrackedRun | TrackedEvaluation], dict[Path, str]]:
+    """Return runs and evaluations by their files in `results`, and every file with the figures redrawn; write nothing.
 
     Raises:
-        UserError: there is no list of figures, `group` is no folder's name, a run is not finished, or a figure cannot
-            be drawn with the runs.
+        UserError: there is no list of figures, `group` is no folder's name or missing for an evaluation, a run or
+            evaluation is not finished, or a figure cannot be drawn with them.
     """
     if config.group is not None:
         check_folder_name(config.group, "group")
-    tracked = [TrackedRun.of(RunFolder.open(path)) for path in config.runs]
     if not (Path(config.results) / LIST).is_file():
         message = f"results={config.results} has no {LIST}: run this in a clone, or name its folder of tracked runs."
         raise UserError(message, code="figures-missing")
-    places: dict[str, TrackedRun] = {}
-    for each in tracked:
-        place = f"{config.group or each.experiment}/s{each.seed}.json"
+    places: dict[str, TrackedRun | TrackedEvaluation] = {}
+    for path in config.runs:
+        place, tracked = read_finished(Path(path), config.group)
         if place in places:
             raise UserError(f"{place} would hold two of the runs: track them by themselves.", code="runs-equal-seed")
-        places[place] = each
+        places[place] = tracked
     return places, redraw(Path(config.results).absolute(), places)
+
+
+def read_finished(folder: Path, group: str | None) -> tuple[str, TrackedRun | TrackedEvaluation]:
+    """Return what is to be tracked of a run or an evaluation, after its file below `results`."""
+    if not TrackedEvaluation.is_evaluation(folder):
+        run = TrackedRun.of(RunFolder.open(str(folder)))
+        return f"{group or run.experiment}/s{run.seed}.json", run
+    if group is None:
+        message = f"{folder} is an evaluation: name its folder below results with group=<name>."
+        raise UserError(message, code="group-missing")
+    return f"{group}/{tracked_evaluation.FILE}", TrackedEvaluation.of(folder)

@@ -15,10 +15,11 @@ from typing import Literal
 from embodied_rl.config.freeze import freeze_config, read_text
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.names import check_folder_name
-from embodied_rl.reports import relations
+from embodied_rl.reports import relations, tracked_evaluation
 from embodied_rl.reports.aggregates import interquartile_mean, performance_profile
 from embodied_rl.reports.chart import Series, draw_chart_file
 from embodied_rl.reports.statistics import mean_interval
+from embodied_rl.reports.tracked_evaluation import TrackedEvaluation
 from embodied_rl.reports.tracked_run import TrackedRun
 from embodied_rl.schema.config_file import read_config
 from embodied_rl.system.untrusted_files import check_inside
@@ -27,6 +28,8 @@ LIST = "figures.yaml"
 _AMOUNTS = {"episodes": ("total/episodes", 1.0), "minutes": ("time/elapsed", 60.0), "iterations": ("iteration", 1.0)}
 """What an x-axis may show: its metric and the unit in terms of that metric."""
 _END = "<!-- end of table -->"
+Added = Mapping[str, TrackedRun | TrackedEvaluation]
+"""What is to be tracked, by its file below `results`."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,7 @@ class Figure:
         families: whether the table has a column for each family, and where a group has several seeds, one for the
             interquartile mean of the families of all seeds, IQM (`embodied_rl.reports.aggregates`).
         profile: file of a plot of the share of families and seeds above each success; null for none.
+        evaluations: label → folder of a tracked evaluation below `results/`; in place of runs, for a table.
     """
 
     title: str
@@ -51,6 +55,7 @@ class Figure:
     table: str | None = None
     families: bool = False
     profile: str | None = None
+    evaluations: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -60,12 +65,12 @@ class _Figures:
     figures: Mapping[str, Figure]
 
 
-def redraw(results: Path, added: Mapping[str, TrackedRun] | None = None) -> dict[Path, str]:
+def redraw(results: Path, added: Added | None = None) -> dict[Path, str]:
     """Draw every figure of `results/figures.yaml`; return file → its new content, and write nothing.
 
     Args:
         results: the folder of tracked runs.
-        added: further runs, or runs in place of others, by their files in it.
+        added: further runs and evaluations, or those in place of others, by their files in it.
 
     Raises:
         UserError: the list, a tracked run or a place for a table is missing or damaged, or runs do not fit together.
@@ -89,7 +94,8 @@ def redraw(results: Path, added: Mapping[str, TrackedRun] | None = None) -> dict
             files[results.parent / figure.profile] = drawn
         if figure.table is not None:
             page = results.parent / figure.table
-            table = make_table(groups, figure.families)
+            found = {label: read_evaluation(results, group, added) for label, group in figure.evaluations.items()}
+            table = make_evaluations_table(found) if found else make_table(groups, figure.families)
             files[page] = replace_table(files.get(page) or read_page(page), name, table, page)
     if (results / relations.LIST).is_file():
         place, listed = relations.read_relations(results)
@@ -108,9 +114,11 @@ def check_figure(name: str, figure: Figure, groups: Mapping[str, Sequence[Tracke
         UserError: it is not so.
     """
     places = (figure.plot, figure.table, figure.profile)
-    if not groups or not any(places) or "" in places:
-        message = f"{LIST}: {name} needs runs, and at least one file: plot, table or profile."
+    if not any(places) or "" in places or bool(groups) == bool(figure.evaluations):
+        message = f"{LIST}: {name} needs runs or evaluations, and at least one file: plot, table or profile."
         raise UserError(message, code="figure-incomplete")
+    if figure.evaluations and (figure.plot or figure.profile):
+        raise UserError(f"{LIST}: {name}: evaluations have a table alone.", code="figure-incomplete")
     if figure.families or figure.profile is not None:
         found = {label: {tuple(run.after.families) for run in runs} for label, runs in groups.items()}
         if len(different := set.union(*found.values())) > 1:
@@ -118,15 +126,29 @@ def check_figure(name: str, figure: Figure, groups: Mapping[str, Sequence[Tracke
             raise UserError(f"{message} Give families: false, and no profile.", code="tracked-runs-unequal")
 
 
-def read_group(results: Path, group: str, added: Mapping[str, TrackedRun] | None = None) -> list[TrackedRun]:
+def read_group(results: Path, group: str, added: Added | None = None) -> list[TrackedRun]:
     """Read the tracked runs of a group, in the order of their seeds; none if there is no such folder.
 
     `added` are runs by their files, which take the place of those that are there.
     """
     check_folder_name(group, "runs")
     runs = {path.name: TrackedRun.read(path) for path in results.joinpath(group).glob("s*.json")}
-    runs |= {Path(place).name: run for place, run in (added or {}).items() if Path(place).parent.name == group}
+    for place, run in (added or {}).items():
+        if Path(place).parent.name == group and isinstance(run, TrackedRun):
+            runs[Path(place).name] = run
     return sorted(runs.values(), key=lambda run: run.seed)
+
+
+def read_evaluation(results: Path, group: str, added: Added | None = None) -> TrackedEvaluation:
+    """Read the tracked evaluation of a group, or take it from `added`; raise `UserError` if there is none."""
+    check_folder_name(group, "evaluations")
+    place = f"{group}/{tracked_evaluation.FILE}"
+    given = (added or {}).get(place)
+    if isinstance(given, TrackedEvaluation):
+        return given
+    if not (results / place).is_file():
+        raise UserError(f"{results / place} is missing, which {LIST} names.", code="tracked-run-missing")
+    return TrackedEvaluation.read(results / place)
 
 
 def draw_curve(label: str, runs: Sequence[TrackedRun], x: str) -> Series:
@@ -184,6 +206,26 @@ def make_table(groups: Mapping[str, Sequence[TrackedRun]], families: bool) -> st
         ]
         minutes = fmean((run.course["time/elapsed"][-1] or 0.0) / 60 for run in runs)
         rows.append((label, _list_seeds(runs), *cells, *(f"{amount:,.0f}" for amount in amounts), f"{minutes:.1f}"))
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def make_evaluations_table(evaluations: Mapping[str, TrackedEvaluation]) -> str:
+    """Make a Markdown table: of each evaluation its success with Wilson's interval, of each family, and its episodes.
+
+    Raises:
+        UserError: the evaluations have different families.
+    """
+    names = list(next(iter(evaluations.values())).outcomes.families)
+    if different := [label for label, each in evaluations.items() if list(each.outcomes.families) != names]:
+        message = f"{LIST}: the evaluation of {different[0]} has other families than {', '.join(names)}."
+        raise UserError(message, code="tracked-runs-unequal")
+    rows = [("", "success", *names, "episodes")]
+    rows += [("---",) * len(rows[0])]
+    for label, evaluation in evaluations.items():
+        outcomes = evaluation.outcomes
+        rate = outcomes.rate()
+        families = (f"{100 * outcomes.rate(name).rate:.1f}" for name in names)
+        rows.append((label, _format_percent(rate.rate, rate.low, rate.high), *families, str(rate.episodes)))
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 

@@ -129,7 +129,7 @@ class TrackedRun:
             "before": asdict(Outcomes.of(before)),
             "after": asdict(Outcomes.of(after)),
         }
-        return freeze_config(TrackedRun, json.loads(_FOLDERS.sub("", json.dumps(content))))
+        return freeze_config(TrackedRun, json.loads(drop_folders(json.dumps(content))))
 
     @staticmethod
     def read(path: Path) -> "TrackedRun":
@@ -159,11 +159,15 @@ class TrackedRun:
             raise UserError(message, code="tracked-run-damaged")
         return run
 
-    def write(self, results: Path, group: str) -> Path:
-        """Write the run to `results/<group>/s<seed>.json` and return that path."""
-        path = make_folder(results / group, "results") / f"s{self.seed}.json"
+    def write(self, path: Path) -> None:
+        """Write the run to a file `results/<group>/s<seed>.json`."""
+        make_folder(path.parent, "results")
         write_text(path, json.dumps(asdict(self), indent=None, separators=(",", ":")) + "\n", "results")
-        return path
+
+
+def drop_folders(text: str) -> str:
+    """Remove the folders of absolute paths from a text, and keep their last part."""
+    return _FOLDERS.sub("", text)
 
 
 def _round(value: Value) -> float | None:

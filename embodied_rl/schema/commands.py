@@ -177,9 +177,10 @@ class WatchConfig:
 @dataclass(frozen=True)
 class FiguresConfig:
     runs: tuple[FilePath, ...] = ()
-    """Folders of finished runs to track, given as plain words; without any, figures are only redrawn."""
+    """Folders of finished runs and evaluations to track, as plain words; without any, figures are only redrawn."""
     group: Text | None = None
-    """Folder below `results` of the tracked runs, such as flow_sde; null takes the name of the run's experiment."""
+    """Folder below `results` of the tracked runs, such as flow_sde; null takes the name of the run's experiment. An
+    evaluation needs one of its own."""
     results: FilePath = "results"
     """Folder of tracked runs, with figures.yaml; plots and tables lie relative to the folder that holds it."""
 

@@ -69,10 +69,11 @@ def results(tmp_path):
 
 def test_a_tracked_run_has_what_was_reported(make_run, tmp_path):
     folder = make_run(3, [1, 0, 0, 0] * 2, [1, 1, 1, 0] * 2, (0.5, 0.75), "policy.checkpoint=/home/me/base.safetensors")
-    path = TrackedRun.of(folder).write(tmp_path / "results", "demo")
+    path = tmp_path / "results" / "demo" / "s3.json"
+    TrackedRun.of(folder).write(path)
     tracked = TrackedRun.read(path)
     report = Report.read(folder.path / "report.json")
-    assert path.name == "s3.json" and tracked == TrackedRun.of(folder)
+    assert tracked == TrackedRun.of(folder)
     assert tracked.after.rate() == report.success and tracked.after.episodes == "11101110"
     for name, family in report.families.items():
         assert tracked.after.rate(name) == family.success
@@ -119,6 +120,59 @@ def test_figures_are_redrawn_to_the_byte(make_run, results, tmp_path, capsys):
     assert capsys.readouterr().out == f"redrawn: {plot}\n", "only what differs is written"
 
 
+@pytest.fixture
+def make_evaluation(tmp_path, spec):
+    """A finished evaluation of a policy's file."""
+
+    def make(name, outcomes, **metadata):
+        results = [
+            EpisodeResult(i, i % 4, i, "train", bool(won), bool(won), 9, 1.0, 0.1) for i, won in enumerate(outcomes)
+        ]
+        policy = {"policy": "/home/me/best.safetensors", "file": "/home/me/best.safetensors", "sha256": "ab"}
+        described = {
+            "kind": "evaluation",
+            "policies": [policy],
+            "commit": "abc",
+            "command": "embodied-rl eval /home/me/r",
+        }
+        folder = tmp_path / "eval" / name
+        folder.mkdir(parents=True)
+        Report.from_results(results, spec, described | metadata).write(folder)
+        return folder
+
+    return make
+
+
+def test_evaluations_make_a_table(make_evaluation, results, tmp_path, capsys):
+    (results / "figures.yaml").write_text("splits: {title: S, evaluations: {seen: seen}, table: docs/page.md}")
+    page = tmp_path / "docs" / "page.md"
+    page.write_text("<!-- table: splits -->\n<!-- end of table -->\n")
+    folder = make_evaluation("vision", [1, 1, 1, 0] * 2)
+    assert run(FiguresConfig((str(folder),), group="seen", results=str(results))) == 0
+    rate, file = Report.read(folder / "report.json").success, results / "seen" / "evaluation.json"
+    row = f"| seen | 75.0 % [{100 * rate.low:.1f}, {100 * rate.high:.1f}] |"
+    assert row in page.read_text() and "| 8 |" in page.read_text()
+    assert "/home/me" not in file.read_text() and json.loads(file.read_text())["policies"][0]["sha256"] == "ab"
+    drawn = page.read_bytes()
+    run(FiguresConfig(results=str(results)))
+    assert page.read_bytes() == drawn and "redrawn" not in capsys.readouterr().out.splitlines()[-1:]
+
+
+def test_evaluations_that_cannot_be_tracked_are_refused(make_evaluation, results):
+    (results / "figures.yaml").write_text("splits: {title: S, evaluations: {seen: seen}, table: docs/page.md}")
+    with refuses("tracked-run-missing"):
+        redraw(results)
+    for code, metadata in {"run-not-reproducible": {"dirty": True}, "report-damaged": {"policies": [1]}}.items():
+        with refuses(code):
+            check_figures(FiguresConfig((str(make_evaluation(code, [1], **metadata)),), "seen", str(results)))
+    with refuses("group-missing"):
+        check_figures(FiguresConfig((str(make_evaluation("nameless", [1])),), results=str(results)))
+    for figure in ("plot: docs/a.svg", "profile: docs/a.svg"):
+        (results / "figures.yaml").write_text(f"splits: {{title: S, evaluations: {{seen: seen}}, {figure}}}")
+        with refuses("figure-incomplete"):
+            check_figures(FiguresConfig((str(make_evaluation(figure[:4], [1])),), "seen", str(results)))
+
+
 def test_tables_of_one_page_are_filled_apart():
     page = Path("page.md")
     text = "".join(f"<!-- table: {name} -->\n<!-- end of table -->\n" for name in ("a", "b"))
@@ -158,8 +212,8 @@ def test_runs_of_one_seed_do_not_take_each_others_place(make_run, results, capsy
 
 
 def test_families_are_compared_where_all_runs_have_them(make_run, results):
-    TrackedRun.of(make_run(0, [1, 0, 1, 0], [1, 1, 1, 1])).write(results, "demo")
-    TrackedRun.of(make_run(1, [1], [1])).write(results, "one")
+    TrackedRun.of(make_run(0, [1, 0, 1, 0], [1, 1, 1, 1])).write(results / "demo" / "s0.json")
+    TrackedRun.of(make_run(1, [1], [1])).write(results / "one" / "s1.json")
     both = LIST.replace("{ours: demo}", "{ours: demo, one: one}")
     (results / "figures.yaml").write_text(both)
     with refuses("tracked-runs-unequal", "ours, one"):
@@ -177,7 +231,8 @@ def test_results_may_be_the_present_folder(make_run, results, monkeypatch):
 def test_a_damaged_folder_of_results_is_refused(make_run, results, tmp_path):
     with refuses("tracked-run-missing"):
         redraw(results)
-    path = TrackedRun.of(make_run(0, [1], [1])).write(results, "demo")
+    path = results / "demo" / "s0.json"
+    TrackedRun.of(make_run(0, [1], [1])).write(path)
     content = json.loads(path.read_text())
     unequal = content["course"] | {"iteration": [1.0]}
     miscounted = content["after"] | {"episodes": "0"}
