@@ -8,8 +8,9 @@ The same runs give the same bytes.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from typing import Literal
 
 from embodied_rl.config.freeze import freeze_config, read_text
@@ -44,6 +45,8 @@ class Figure:
         table: Markdown file of the table, likewise; null for none.
         families: whether the table has a column for each family, and where a group has several seeds, one for the
             interquartile mean of the families of all seeds, IQM (`embodied_rl.reports.aggregates`).
+        levels: successes; the table has a column for each, with the minutes until an evaluation reached it, the median
+            of the seeds.
         profile: file of a plot of the share of families and seeds above each success; null for none.
         evaluations: label → folder of a tracked evaluation below `results/`; in place of runs, for a table.
     """
@@ -54,6 +57,7 @@ class Figure:
     x: Literal["episodes", "minutes", "iterations"] = "episodes"
     table: str | None = None
     families: bool = False
+    levels: tuple[float, ...] = ()
     profile: str | None = None
     evaluations: Mapping[str, str] = field(default_factory=dict)
 
@@ -95,7 +99,7 @@ def redraw(results: Path, added: Added | None = None) -> dict[Path, str]:
         if figure.table is not None:
             page = results.parent / figure.table
             found = {label: read_evaluation(results, group, added) for label, group in figure.evaluations.items()}
-            table = make_evaluations_table(found) if found else make_table(groups, figure.families)
+            table = make_evaluations_table(found) if found else make_table(groups, figure.families, figure.levels)
             files[page] = replace_table(files.get(page) or read_page(page), name, table, page)
     if (results / relations.LIST).is_file():
         place, listed = relations.read_relations(results)
@@ -187,11 +191,12 @@ def draw_profile(label: str, runs: Sequence[TrackedRun]) -> Series:
     )
 
 
-def make_table(groups: Mapping[str, Sequence[TrackedRun]], families: bool) -> str:
+def make_table(groups: Mapping[str, Sequence[TrackedRun]], families: bool, levels: Sequence[float] = ()) -> str:
     """Make a Markdown table: of each group its seeds, success before and after, and what training took."""
     names = list(next(iter(groups.values()))[0].after.families) if families else []
     middle = ["IQM"] * (bool(names) and any(len(runs) > 1 for runs in groups.values()))
-    rows = [("", "seeds", "before", "after", *middle, *names, "episodes", "decisions", "minutes")]
+    reached = [f"minutes to {100 * level:g} %" for level in levels]
+    rows = [("", "seeds", "before", "after", *middle, *names, "episodes", "decisions", "minutes", *reached)]
     rows += [("---",) * len(rows[0])]
     for label, runs in groups.items():
         cells = [f"{100 * fmean(run.before.rate().rate for run in runs):.1f} %"]
@@ -205,7 +210,8 @@ def make_table(groups: Mapping[str, Sequence[TrackedRun]], families: bool) -> st
             fmean(run.course[metric][-1] or 0.0 for run in runs) for metric in ("total/episodes", "total/decisions")
         ]
         minutes = fmean((run.course["time/elapsed"][-1] or 0.0) / 60 for run in runs)
-        rows.append((label, _list_seeds(runs), *cells, *(f"{amount:,.0f}" for amount in amounts), f"{minutes:.1f}"))
+        cells += [f"{amount:,.0f}" for amount in amounts] + [f"{minutes:.1f}"]
+        rows.append((label, _list_seeds(runs), *cells, *(_format_minutes(runs, level) for level in levels)))
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
@@ -250,6 +256,19 @@ def replace_table(text: str, name: str, table: str, page: Path) -> str:
 def _list_evaluations(run: TrackedRun, metric: str, unit: float) -> list[tuple[float, float]]:
     rows = zip(run.course[metric], run.course["eval/success"], strict=True)
     return [(amount / unit, success) for amount, success in rows if amount is not None and success is not None]
+
+
+def _format_minutes(runs: Sequence[TrackedRun], level: float) -> str:
+    """Return the minutes until an evaluation reached a success, the median of the runs; a dash if half never did."""
+    times = [
+        min(
+            (minutes for minutes, success in _list_evaluations(run, "time/elapsed", 60) if success >= level),
+            default=inf,
+        )
+        for run in runs
+    ]
+    middle = median(times)
+    return f"{middle:.1f}" if middle < inf else "–"
 
 
 def _list_seeds(runs: Sequence[TrackedRun]) -> str:

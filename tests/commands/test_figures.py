@@ -105,6 +105,16 @@ def test_curves_and_tables_have_means_over_seeds(make_run):
     assert "50.0 % |" in make_table({"one": runs[:1]}, families=False), "one seed has no interval"
 
 
+def test_a_table_tells_when_a_success_was_reached(make_run):
+    runs = [
+        TrackedRun.of(make_run(seed, [1], [1], evaluated)) for seed, evaluated in enumerate([(0.5, 0.9), (0.9, 0.8)])
+    ]
+    runs.append(TrackedRun.of(make_run(2, [1], [1], (0.1, 0.2))))
+    last = make_table({"ours": runs}, families=False, levels=(0.5, 0.9, 0.95)).splitlines()
+    assert last[0].endswith("| minutes to 50 % | minutes to 90 % | minutes to 95 % |")
+    assert last[2].endswith("| 2.0 | 3.0 | – |"), "2, 2, never; 3, 2, never; and never"
+
+
 def test_figures_are_redrawn_to_the_byte(make_run, results, tmp_path, capsys):
     folders = tuple(str(make_run(seed, [1, 0, 0, 0], [1, 1, 0, 1]).path) for seed in (0, 1))
     assert run(FiguresConfig(folders, results=str(results))) == 0
