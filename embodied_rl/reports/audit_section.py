@@ -44,7 +44,7 @@ class AuditSummary:
         lines = [f"{steps.total()} control steps in {name}: {_format_sources(steps)}" for name, steps in counts]
         lines.append(f"{self.ended} episodes ended in training, {self.cut} did not; {self.evaluated} in evaluations")
         if total := sum(self.interventions):
-            rates = [sum(part) / len(part) for part in _split(self.interventions) if part]
+            rates = [sum(part) / len(part) for part in split_in_quarters(self.interventions) if part]
             each = ", ".join(f"{rate:.2f}" for rate in rates)
             by = ", by quarter" if len(rates) > 1 else ""
             lines.append(f"{total} interventions of a human in training; an episode{by}: {each}")
@@ -96,6 +96,14 @@ def count_interventions(episode: Iterable[dict[str, Any]]) -> int:
     return sum(source == _HUMAN for source, _ in groupby(sources))
 
 
+def split_in_quarters(values: Sequence[int]) -> list[Sequence[int]]:
+    """Return the quarters of the values, in their order; those of fewer values than quarters are one part."""
+    if len(values) < QUARTERS:
+        return [values]
+    edges = [len(values) * part // QUARTERS for part in range(QUARTERS + 1)]
+    return [values[low:high] for low, high in pairwise(edges)]
+
+
 def make_audit_section(summary: AuditSummary | None) -> str:
     """Return a table of control steps by source, and the sentences of the summary, as HTML; empty for None."""
     if summary is None:
@@ -121,11 +129,3 @@ def _count_steps(by: Iterable[tuple[str, int]]) -> Counter[str]:
 
 def _format_sources(steps: Counter[str]) -> str:
     return ", ".join(f"{source} {count} ({count / steps.total():.0%})" for source, count in steps.most_common())
-
-
-def _split(values: Sequence[int]) -> list[Sequence[int]]:
-    """Return the quarters of the values, in their order; those of fewer values than quarters are one part."""
-    if len(values) < QUARTERS:
-        return [values]
-    edges = [len(values) * part // QUARTERS for part in range(QUARTERS + 1)]
-    return [values[low:high] for low, high in pairwise(edges)]

@@ -18,6 +18,7 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.names import check_folder_name
 from embodied_rl.reports import relations, tracked_evaluation
 from embodied_rl.reports.aggregates import interquartile_mean, performance_profile
+from embodied_rl.reports.audit_section import split_in_quarters
 from embodied_rl.reports.chart import Series, draw_chart_file
 from embodied_rl.reports.statistics import mean_interval
 from embodied_rl.reports.tracked_evaluation import TrackedEvaluation
@@ -47,6 +48,8 @@ class Figure:
             interquartile mean of the families of all seeds, IQM (`embodied_rl.reports.aggregates`).
         levels: successes; the table has a column for each, with the minutes until an evaluation reached it, the median
             of the seeds.
+        interventions: whether the table has the interventions of a human an episode, in the first and in the last
+            quarter of the training episodes.
         profile: file of a plot of the share of families and seeds above each success; null for none.
         evaluations: label → folder of a tracked evaluation below `results/`; in place of runs, for a table.
     """
@@ -58,6 +61,7 @@ class Figure:
     table: str | None = None
     families: bool = False
     levels: tuple[float, ...] = ()
+    interventions: bool = False
     profile: str | None = None
     evaluations: Mapping[str, str] = field(default_factory=dict)
 
@@ -99,7 +103,7 @@ def redraw(results: Path, added: Added | None = None) -> dict[Path, str]:
         if figure.table is not None:
             page = results.parent / figure.table
             found = {label: read_evaluation(results, group, added) for label, group in figure.evaluations.items()}
-            table = make_evaluations_table(found) if found else make_table(groups, figure.families, figure.levels)
+            table = make_evaluations_table(found) if found else make_table(groups, figure)
             files[page] = replace_table(files.get(page) or read_page(page), name, table, page)
     if (results / relations.LIST).is_file():
         place, listed = relations.read_relations(results)
@@ -191,12 +195,13 @@ def draw_profile(label: str, runs: Sequence[TrackedRun]) -> Series:
     )
 
 
-def make_table(groups: Mapping[str, Sequence[TrackedRun]], families: bool, levels: Sequence[float] = ()) -> str:
+def make_table(groups: Mapping[str, Sequence[TrackedRun]], figure: Figure) -> str:
     """Make a Markdown table: of each group its seeds, success before and after, and what training took."""
-    names = list(next(iter(groups.values()))[0].after.families) if families else []
+    names = list(next(iter(groups.values()))[0].after.families) if figure.families else []
     middle = ["IQM"] * (bool(names) and any(len(runs) > 1 for runs in groups.values()))
-    reached = [f"minutes to {100 * level:g} %" for level in levels]
-    rows = [("", "seeds", "before", "after", *middle, *names, "episodes", "decisions", "minutes", *reached)]
+    last = [f"minutes to {100 * level:g} %" for level in figure.levels]
+    last += ["interventions an episode, first quarter", "last quarter"] * figure.interventions
+    rows = [("", "seeds", "before", "after", *middle, *names, "episodes", "decisions", "minutes", *last)]
     rows += [("---",) * len(rows[0])]
     for label, runs in groups.items():
         cells = [f"{100 * fmean(run.before.rate().rate for run in runs):.1f} %"]
@@ -211,7 +216,9 @@ def make_table(groups: Mapping[str, Sequence[TrackedRun]], families: bool, level
         ]
         minutes = fmean((run.course["time/elapsed"][-1] or 0.0) / 60 for run in runs)
         cells += [f"{amount:,.0f}" for amount in amounts] + [f"{minutes:.1f}"]
-        rows.append((label, _list_seeds(runs), *cells, *(_format_minutes(runs, level) for level in levels)))
+        cells += [_format_minutes(runs, level) for level in figure.levels]
+        cells += _format_interventions(runs) if figure.interventions else []
+        rows.append((label, _list_seeds(runs), *cells))
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
@@ -269,6 +276,12 @@ def _format_minutes(runs: Sequence[TrackedRun], level: float) -> str:
     ]
     middle = median(times)
     return f"{middle:.1f}" if middle < inf else "–"
+
+
+def _format_interventions(runs: Sequence[TrackedRun]) -> list[str]:
+    """Return interventions an episode in the first and in the last quarter of the episodes, means of the runs."""
+    parts = [split_in_quarters(run.interventions or (0,)) for run in runs]
+    return [f"{fmean(fmean(quarters[place]) for quarters in parts):.2f}" for place in (0, -1)]
 
 
 def _list_seeds(runs: Sequence[TrackedRun]) -> str:

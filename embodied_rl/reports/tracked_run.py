@@ -13,6 +13,7 @@ from typing import Any
 
 from embodied_rl.config.freeze import freeze_config
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.reports.audit_section import summarise_audit
 from embodied_rl.reports.report import Rate, Report, read_purpose
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runs.metrics_file import LARGEST, Value, read_metrics, read_number
@@ -85,6 +86,7 @@ class TrackedRun:
         provenance: commit, versions, hardware, time and load; see `embodied_rl.runs.provenance.select_for_report`.
         course: metric of `COURSE` → its value in each iteration.
         before, after: reports of the initial policy and of the best checkpoint.
+        interventions: of a human in each training episode on a robot, in order; empty without a human.
     """
 
     format: str
@@ -95,6 +97,7 @@ class TrackedRun:
     course: Mapping[str, tuple[float | None, ...]]
     before: Outcomes
     after: Outcomes
+    interventions: tuple[int, ...] = ()
 
     @staticmethod
     def of(folder: RunFolder) -> "TrackedRun":
@@ -118,6 +121,7 @@ class TrackedRun:
             raise UserError(message, code="run-not-reproducible")
         before, after = map(Report.read, reports)
         rows = read_metrics(folder.metrics)
+        audit = summarise_audit(folder.path)
         words = [word for word in folder.overrides() if not word.startswith(("seed=", "run.", "resume="))]
         content = {
             "format": FORMAT,
@@ -128,6 +132,7 @@ class TrackedRun:
             "course": {name: [_round(row.get(name)) for row in rows] for name in COURSE},
             "before": asdict(Outcomes.of(before)),
             "after": asdict(Outcomes.of(after)),
+            "interventions": audit.interventions if audit is not None and any(audit.interventions) else [],
         }
         return freeze_config(TrackedRun, json.loads(drop_folders(json.dumps(content))))
 
@@ -141,6 +146,8 @@ class TrackedRun:
             run = freeze_config(TrackedRun, content)
         except UserError as error:
             raise UserError(f"{path}: {error}", code="tracked-run-damaged") from error
+        if any(count < 0 for count in run.interventions):
+            raise UserError(f"{path}: an episode has fewer interventions than none.", code="tracked-run-damaged")
         if missing := set(COURSE) - set(run.course):
             raise UserError(f"{path}: course has no {min(missing)}.", code="tracked-run-damaged")
         if len(set(map(len, run.course.values()))) > 1 or not run.course["iteration"]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from embodied_rl.commands.figures import check_figures, run
-from embodied_rl.reports.figures import draw_curve, make_table, redraw, replace_table
+from embodied_rl.reports.figures import Figure, draw_curve, make_table, redraw, replace_table
 from embodied_rl.reports.report import Report
 from embodied_rl.reports.result import EpisodeResult
 from embodied_rl.reports.statistics import mean_interval
@@ -99,10 +99,10 @@ def test_curves_and_tables_have_means_over_seeds(make_run):
     assert curve.x == [0, 21, 31] and list(curve.y) == pytest.approx([0.5, 0.5, 0.1])
     assert curve.low[2] == 0.0 and curve.high[2] == pytest.approx(min(1.0, mean_interval([0.0, 0.2]).high or 0.0))
     assert draw_curve("ours", runs, "minutes").x == [0, 2, 3]
-    last = make_table({"ours": runs}, families=True).splitlines()[2].split(" | ")
+    last = make_table({"ours": runs}, Figure("F", families=True)).splitlines()[2].split(" | ")
     assert last[:3] == ["| ours", "0, 2", "50.0 %"] and last[3].startswith("75.0 % [0.0, 100.0]")
     assert last[-3:] == ["31", "288", "3.0 |"]
-    assert "50.0 % |" in make_table({"one": runs[:1]}, families=False), "one seed has no interval"
+    assert "50.0 % |" in make_table({"one": runs[:1]}, Figure("F")), "one seed has no interval"
 
 
 def test_a_table_tells_when_a_success_was_reached(make_run):
@@ -110,9 +110,28 @@ def test_a_table_tells_when_a_success_was_reached(make_run):
         TrackedRun.of(make_run(seed, [1], [1], evaluated)) for seed, evaluated in enumerate([(0.5, 0.9), (0.9, 0.8)])
     ]
     runs.append(TrackedRun.of(make_run(2, [1], [1], (0.1, 0.2))))
-    last = make_table({"ours": runs}, families=False, levels=(0.5, 0.9, 0.95)).splitlines()
+    last = make_table({"ours": runs}, Figure("F", levels=(0.5, 0.9, 0.95))).splitlines()
     assert last[0].endswith("| minutes to 50 % | minutes to 90 % | minutes to 95 % |")
     assert last[2].endswith("| 2.0 | 3.0 | – |"), "2, 2, never; 3, 2, never; and never"
+
+
+def test_interventions_are_told_by_quarter(make_run, tmp_path):
+    folder = make_run(0, [1], [1])
+    (folder.path / "audit").mkdir()
+    chunk = {"event": "chunk", "purpose": "training", "task": "push", "decision": 0, "version": 0, "success": True}
+    by = [[["policy", 2], ["human", 3]]] * 3 + [[["policy", 5]]] * 5
+    chunks = [
+        chunk | {"time": f"2026-01-01T00:00:0{n}.000+00:00", "episode": n, "seed": n, "by": each, "end": "terminated"}
+        for n, each in enumerate(by)
+    ]
+    (folder.path / "audit" / "collector_0.jsonl").write_text("".join(json.dumps(each) + "\n" for each in chunks))
+    run = TrackedRun.of(folder)
+    assert run.interventions == (1, 1, 1, 0, 0, 0, 0, 0)
+    run.write(tmp_path / "s0.json")
+    assert TrackedRun.read(tmp_path / "s0.json") == run
+    table = make_table({"ours": [run]}, Figure("F", interventions=True)).splitlines()
+    assert table[0].endswith("| interventions an episode, first quarter | last quarter |")
+    assert table[2].endswith("| 1.00 | 0.00 |")
 
 
 def test_figures_are_redrawn_to_the_byte(make_run, results, tmp_path, capsys):
