@@ -83,7 +83,7 @@ _BRIEF = (
         "WatchConfig", "run",
         ("", "runs/demo/<time>_s0 runs/demo/<time>_s1"),
         words=Words("runs", "run", many=True),
-        check="find_runs",
+        check="check_start",
     ),
     Command(
         "figures",

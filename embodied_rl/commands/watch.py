@@ -20,16 +20,22 @@ def run(config: WatchConfig) -> int:
         UserError: a run does not exist, or the port is taken.
     """
     runs = find_runs(config)
-    make_parts(runs)  # a file that is damaged or a link elsewhere is refused before a page is shown
     with open_server(runs, config.port) as server:
         print(f"http://{HOST}:{server.server_port} shows the runs; Ctrl-C ends it.", flush=True)
         server.serve_forever()
     return 0
 
 
+def check_start(config: WatchConfig) -> list[tuple[str, str]]:
+    """Check that the runs can be shown; return them as rows of text."""
+    return [("run", f"{run.label}: {run.folder.path}") for run in find_runs(config)]
+
+
 def find_runs(config: WatchConfig) -> list[WatchedRun]:
-    """Return the runs to show, or the newest one below `root`; raise `UserError` if there is none."""
-    return name_runs([RunFolder.open(path) for path in config.runs] or [RunFolder.latest(config.root)])
+    """Return the runs to show, or the newest one below `root`; raise `UserError` if there is none, or it is damaged."""
+    runs = name_runs([RunFolder.open(path) for path in config.runs] or [RunFolder.latest(config.root)])
+    make_parts(runs)  # a file that is damaged or a link elsewhere is refused before a page is shown
+    return runs
 
 
 def open_server(runs: Sequence[WatchedRun], port: int) -> ThreadingHTTPServer:

@@ -1,5 +1,6 @@
 """What `embodied-rl watch` shows: curves of one or several runs while they train, and their newest films."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -11,6 +12,7 @@ from embodied_rl.reports.chart import Series, draw_line_chart, join_charts
 from embodied_rl.reports.page import make_html_table, make_page, make_section
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runs.metrics_file import Value, read_metrics, read_number
+from embodied_rl.system.untrusted_files import check_inside, make_printable
 
 CHARTS = (
     ("Success in evaluations", "eval/success", True),
@@ -45,23 +47,25 @@ class WatchedRun:
     label: str
 
     def list_films(self) -> list[Path]:
-        """Return the newest films, the newest first."""
+        """Return the newest films, the newest first; raise `UserError` if their folder is a link elsewhere."""
+        check_inside(self.folder.path, self.folder.videos)
         top = self.folder.videos.resolve()
         films = [path for path in top.rglob("*.mp4") if path.is_file() and path.resolve().is_relative_to(top)]
         return sorted(films, key=lambda path: path.stat().st_mtime, reverse=True)[:SHOWN_FILMS]
 
     def name_film(self, film: Path) -> str:
         """Return the part of an address that names a film of `list_films`."""
-        return quote(str(film.relative_to(self.folder.videos.resolve())))
+        return quote(os.fsencode(film.relative_to(self.folder.videos.resolve())))
 
 
 def name_runs(folders: Sequence[RunFolder]) -> list[WatchedRun]:
     """Name each run by its experiment and seed, and by its folder where these are shared."""
     names = [f"{each.experiment}, seed {each.seed}" for each in folders]
-    return [
-        WatchedRun(each, name if names.count(name) == 1 else f"{name} ({each.path.resolve().name})")
+    labels = [
+        name if names.count(name) == 1 else f"{name} ({each.path.resolve().name})"
         for each, name in zip(folders, names, strict=True)
     ]
+    return [WatchedRun(each, make_printable(label)) for each, label in zip(folders, labels, strict=True)]
 
 
 def make_frame(runs: Sequence[WatchedRun]) -> str:

@@ -2,10 +2,13 @@
 
 import http.client
 import json
+import os
+import re
 import threading
 
 import pytest
 
+from embodied_rl.cli.main import main
 from embodied_rl.commands.watch import find_runs, open_server
 from embodied_rl.reports.watched_runs import make_parts, name_runs
 from embodied_rl.runs.audit_file import AuditFile
@@ -118,6 +121,29 @@ def test_films_of_the_runs_are_served_and_nothing_else(make_run, ask, tmp_path):
         "/film/0/link.mp4",
     ):
         assert get(path)[0] == 404, path
+
+
+def test_names_that_are_no_text_are_shown_and_served(make_run, ask):
+    made = make_run(0, [0.5]).path
+    folder = RunFolder(made.parent.rename(made.parents[1] / os.fsdecode(b"caf\xe9")) / made.name)
+    (folder.videos / os.fsdecode(b'\xe9 "><img src=x>.mp4')).write_bytes(b"film")
+    get = ask(folder)
+    (address,) = re.findall(r'src="([^"]*)"', json.loads(get("/parts")[2])["films"])
+    assert get(address) == (200, "video/mp4", b"film") and b"caf?, seed 0" in get("/")[2]
+
+
+def test_films_behind_a_link_are_not_looked_for(make_run, tmp_path):
+    folder = make_run(0, [0.5])
+    folder.videos.rmdir()
+    (tmp_path / "outside").mkdir()
+    folder.videos.symlink_to(tmp_path / "outside")
+    with refuses("link-outside-folder", folder.videos):
+        find_runs(WatchConfig((str(folder.path),)))
+
+
+def test_a_dry_run_names_the_runs(make_run, capsys):
+    assert main(["watch", str(make_run(0, [0.5]).path), "--dry-run"]) == 0
+    assert "demo, seed 0: " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:8090", ""])
