@@ -13,6 +13,7 @@ from embodied_rl.config import hub
 from embodied_rl.config.freeze import freeze_config, thaw_config, to_yaml
 from embodied_rl.config.option_files import parse_overrides
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.system.untrusted_files import make_printable
 
 Plugins = dict[str, type[Any]]
 """Node of the configuration → the plug-in's class."""
@@ -115,8 +116,8 @@ def execute_command(command: Command, mapping: dict[str, Any], options: Options)
     config, found = preparation.check(config)
     if options.dry_run:
         more = () if command.check is None else import_name(command.check)(config) or ()
-        command_row = ("command", f"{command.name} ({command.body})")
-        print_columns([command_row, *preparation.describe(config, found), *more], indent=0)
+        rows = [("command", f"{command.name} ({command.body})"), *preparation.describe(config, found), *more]
+        print_columns([tuple(map(make_printable, row)) for row in rows], indent=0)
         print("dry run: the configuration is sound, nothing was started")
         return 0
     with printed_as_json() if options.json else nullcontext():

@@ -71,7 +71,7 @@ from embodied_rl.schema import EvalConfig, SimNode, untrusted_settings
 from embodied_rl.schema.checks import check_evaluated_policy
 from embodied_rl.system.atomic_write import write_text
 from embodied_rl.system.signals import reraise_ignored_exceptions
-from embodied_rl.system.untrusted_files import name_file
+from embodied_rl.system.untrusted_files import check_inside, name_file, shorten
 from embodied_rl.training.run_size import check_environments
 
 
@@ -135,14 +135,21 @@ def run(config: EvalConfig) -> int:
 def continue_evaluation(config: EvalConfig) -> int:
     """Run what an evaluation's folder lacks, and write its report; print the report of one that is finished."""
     folder = Path(str(config.resume))
-    if (folder / LAST).is_file() and (folder / "report.json").is_file():
+    file = folder / "report.json"
+    if (folder / LAST).is_file() and file.is_file():
         if typed := [word for word in config.overrides if not word.startswith("resume=")]:
             message = f"{folder} is finished: {typed[0]} would have no effect. Evaluate again, without resume."
             raise UserError(message, code="key-unused")
         console = Console(highlight=False)
         console.print(f"{folder} is finished: nothing is left to run.", markup=False, soft_wrap=True)
-        report = Report.read(folder / "report.json")
-        console.print(make_summary_table(report))
+        check_inside(folder, file)
+        report = Report.read(file)
+        try:
+            table = make_summary_table(report)
+        except (KeyError, TypeError, AttributeError) as error:  # metadata of a stranger
+            message = f"{file} is damaged ({type(error).__name__}: {shorten(error)})."
+            raise UserError(message, code="report-damaged") from error
+        console.print(table)
         offer_json(report.summarise() | {"folder": str(folder)})
         return 0
     resumed, before = read_resumed(config, folder)

@@ -35,7 +35,7 @@ from embodied_rl.reports.comparison import REPORT
 from embodied_rl.reports.report import Report
 from embodied_rl.schema import ExportConfig
 from embodied_rl.system.atomic_write import explain_errors, set_usual_mode, write_text
-from embodied_rl.system.untrusted_files import name_file
+from embodied_rl.system.untrusted_files import make_printable, name_file
 
 FULL_PRECISION = {"dtype": "float32", "precision": "float32", "load_vlm_weights": False}
 """Configuration with which lerobot and openpi do not round weights to bfloat16 when they load them."""
@@ -65,7 +65,7 @@ def run(config: ExportConfig) -> None:
     print(f"{config.format} checkpoint of {metadata.policy} in {out}")
     kept = "same" if metadata.policy != "gr00t" or network.source is None else gr00t_files.read_gripper(network.source)
     for note in list_omitted_properties(robot, config.format, network.prefix_trained_to, network.spec.horizon, kept):
-        print(f"Not stored, because the format cannot store it: {note}")
+        print(make_printable(f"Not stored, because the format cannot store it: {note}"))
     for note in (*lerobot_files.describe_versions(out), *openvla.describe_parts(out)):
         print(note)
     if place is not None:

@@ -13,6 +13,7 @@ from embodied_rl.runs import provenance
 from embodied_rl.runs.folder import PLAN
 from embodied_rl.schema import PlanConfig
 from embodied_rl.system.atomic_write import make_folder, write_text
+from embodied_rl.system.untrusted_files import make_printable
 from embodied_rl.training.planner import plan_selection, stored
 from embodied_rl.training.planner.allocation import Resources, describe_placement, parse_resources
 from embodied_rl.training.planner.costs import CostFile
@@ -44,7 +45,7 @@ def run(config: PlanConfig) -> None:
     console.print(make_plan_table(found, forced))
     console.print(explain_choice(found, measured, resources, work), soft_wrap=True)
     if doubt := describe_origin(measured, resources):
-        console.print(doubt, soft_wrap=True)
+        print(make_printable(doubt))
     if forced is not None and (warning := plan_selection.describe_loss(Choice(forced, (found.best,)))):
         console.print(warning, soft_wrap=True)
     if resources.nodes:

@@ -17,6 +17,7 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.policy_server.served import PolicyServerSettings, ServedPolicy, ServedWeights, check_settings
 from embodied_rl.runs.provenance import count_cores
 from embodied_rl.schema import ServeConfig
+from embodied_rl.system.untrusted_files import make_printable
 
 
 def run(config: ServeConfig) -> None:
@@ -38,7 +39,8 @@ def run(config: ServeConfig) -> None:
         spec = served.weights.spec
         print(f"Serving {config.policy} (version {served.weights.version}) at {url}; Ctrl-C ends it.")
         count = spec.horizon if config.send == "horizon" else spec.executed
-        print(f"It takes {', '.join(spec.keys)}; it returns {count} actions of {', '.join(spec.action_names)}.")
+        takes = f"It takes {', '.join(spec.keys)}; it returns {count} actions of {', '.join(spec.action_names)}."
+        print(make_printable(takes))
         print(f"Measure it: embodied-rl eval policy={url} sim=<simulator>", flush=True)
 
     with ExitStack() as stack:

@@ -26,7 +26,7 @@ from embodied_rl.runtime.ranks.torchrun import decide_on_rank_0
 from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.schema import TrainConfig, config_file, untrusted_settings
 from embodied_rl.system.atomic_write import write_text
-from embodied_rl.system.untrusted_files import check_links, name_file
+from embodied_rl.system.untrusted_files import check_links, make_printable, name_file
 from embodied_rl.training import extension
 from embodied_rl.training.device_memory import choose_micro_batch, compare_gpus
 from embodied_rl.training.final_report import PAGE
@@ -56,7 +56,7 @@ def train_run(config: TrainConfig, folder: RunFolder) -> None:
     if config.resume is not None:
         print(f"Device: {describe_placement(config.policy)}")
         if note := stored.describe_move(folder.path / provenance.FILE):
-            print(note)
+            print(make_printable(note))
         before = config_file.load_config(TrainConfig, folder.config).policy.device
         if before != config.policy.device:
             print(

@@ -100,9 +100,12 @@ def settle_file(temporary: Path, path: Path) -> None:
 
 
 def write_text(path: Path, text: str, key: str = "run.root") -> None:
-    """Write `text` to `path` atomically: a reader, or a resuming run, sees the old text or the new one."""
+    """Write `text` to `path` atomically: a reader, or a resuming run, sees the old text or the new one.
+
+    Halves of letters, as of names of files that are not UTF-8, are escaped.
+    """
     with replace_file(path, key) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def check_writable(path: Path, key: str) -> None:

@@ -112,6 +112,25 @@ def test_finished_evaluation_prints_its_report(cut: Path, capsys) -> None:
         command.run(EvalConfig(resume=str(cut), task="pick", overrides=("resume=x", "task=pick")))
 
 
+def test_a_finished_report_of_a_stranger_is_shown_as_text_or_refused(cut: Path, capsys) -> None:
+    assert command.run(EvalConfig(resume=str(cut))) == 0
+    said = (cut / "report.json").read_text()
+    (cut / "report.json").write_text(said.replace("pick red", "\\u001b[2J[/x]"))
+    capsys.readouterr()
+    assert command.run(EvalConfig(resume=str(cut))) == 0
+    printed = capsys.readouterr().out
+    assert "?[2J[/x]" in printed and "\x1b" not in printed
+    for entries in ({"benchmark": "evil"}, {"not_run": 3}):
+        content = json.loads(said)
+        (cut / "report.json").write_text(json.dumps(content | {"metadata": content["metadata"] | entries}))
+        with refuses("report-damaged", "report.json"):
+            command.run(EvalConfig(resume=str(cut)))
+    (cut / "report.json").rename(cut.parent / "outside.json")
+    (cut / "report.json").symlink_to(cut.parent / "outside.json")
+    with refuses("link-outside-folder", "report.json"):
+        command.run(EvalConfig(resume=str(cut)))
+
+
 def test_the_same_policy_may_lie_elsewhere_and_another_is_refused(cut: Path, kind, tmp_path: Path) -> None:
     with refuses("evaluation-differs", "policy[0]"):
         command.run(EvalConfig(resume=str(cut), policy="random", sim=SimChange()))

@@ -65,6 +65,7 @@ DATASET = ("dataset", "collect into", "inspect")
 REFUSED, ANYTHING = "refused", "opened or refused"
 HLS = "#EXTM3U\n#EXTINF:10,\n{}\n#EXT-X-ENDLIST\n"
 EXTENSION = {"auto_map": {"AutoModel": "modeling_evil.Evil"}, "trust_remote_code": True}
+COLOURED = "\x1b[31mevil"
 REMOTE = {"architectures": ["Evil"], "model_type": "evil", **EXTENSION}
 KINDS: dict[str, tuple[Kind, tuple[str, ...], str]] = {}
 
@@ -248,11 +249,13 @@ files("compare", "report.json: rate beyond", report(success={"rate": 1e300, "low
 files("compare", "report.json: tasks", report(tasks={}), ANYTHING)
 files("compare", "report.json: episodes", report(episodes=[3]))
 files("compare", "report.json: simulators", report(metadata={"split": ["x"], "simulators": "evil"}), ANYTHING)
+files("compare", "report.json: half a letter", report(metadata={"split": "\ud800"}), ANYTHING)
 files("compare", "report.json: metadata", report(metadata=3))
 files("costs", "costs.json: deep", DEEP)
 files("costs", "costs.json: types", costs(step={"fixed": "evil"}))
 files("costs", "costs.json: infinite", costs(step={"fixed": float("nan"), "per_item": -1}))
 files("costs", "costs.json: about", costs() | {"about": "evil", "spread": 3})
+files("costs", "costs.json: colour", costs() | {"about": {"cores": 1, "cpu": COLOURED}}, ANYTHING)
 files("plan", "plan.json: deep", DEEP)
 files("plan", "plan.json: reference", plan(ranks="${oc.env:SECRET}"))
 files("plan", "plan.json: order", plan(workers=1, order="${oc.env:SECRET}"))
@@ -343,7 +346,7 @@ def find_fault(plant: Plant, target: Path, run: Callable[[], tuple[int, str]]) -
         return f"harm: {harm}" if harm else f"traceback: {type(error).__name__}: {error!s:.300}"
     if harm := plant.find_harm():
         return f"harm: {harm}"
-    if "hunter2" in said or "Traceback" in said:
+    if "hunter2" in said or "Traceback" in said or "\x1b" in said:
         return f"told: {said}"
     if code == 0:
         return "opened"
