@@ -27,10 +27,7 @@ def run(config: CompareConfig) -> int:
     Raises:
         UserError: fewer than two runs are given, or a run has no evaluation.
     """
-    if len(config.runs) < 2:
-        raise UserError(
-            "Nothing to compare: give two runs or more, as in `embodied-rl compare <run> <run>`.", code="too-few-runs"
-        )
+    check_reports(config)
     compare_reports([Path(text) for text in config.runs], make_folder(Path(config.out), "out"))
     return 0
 
@@ -62,6 +59,10 @@ def compare_reports(paths: Sequence[Path], out: Path) -> None:
 
 
 def check_reports(config: CompareConfig) -> None:
-    """Check that every run has a readable report; raise `UserError` if not."""
+    """Check that there are two runs or more, and that each has a readable report; raise `UserError` if not."""
+    if len(config.runs) < 2:
+        raise UserError(
+            "Nothing to compare: give two runs or more, as in `embodied-rl compare <run> <run>`.", code="too-few-runs"
+        )
     for text in config.runs:
         read_entry(Path(text))

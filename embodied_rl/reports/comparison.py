@@ -1,5 +1,6 @@
 """Comparison of runs side by side, paired by shared episodes and averaged over seeds, as Markdown and as a page."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from html import escape
@@ -10,7 +11,7 @@ from typing import Any
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.reports.chart import Series, draw_line_chart, join_charts
 from embodied_rl.reports.page import format_percent, make_bar, make_html_table, make_section, write_html
-from embodied_rl.reports.pairing import Pairing, pair_reports
+from embodied_rl.reports.pairing import Pairing, list_simulators, pair_reports
 from embodied_rl.reports.report import Report, describe_delay, read_purpose
 from embodied_rl.reports.result import IN_DISTRIBUTION
 from embodied_rl.reports.statistics import Mean, adjust_by_holm, mean_interval
@@ -131,9 +132,19 @@ def average_seeds(entries: Sequence[ComparedReport]) -> tuple[dict[str, Mean], l
         tasks = {tuple((n, s.success.episodes) for n, s in member.report.tasks.items()) for member in kept}
         if len(tasks) > 1:
             refused.append((f"{name}, over seeds", "the reports differ in their tasks, or in episodes of a task"))
+        elif len({_describe_simulators(member.report) for member in kept}) > 1:
+            refused.append((f"{name}, over seeds", "the reports differ in their simulators"))
         elif len(kept) > 1:
             means[name] = mean_interval([entry.report.success.rate for entry in kept])
     return means, refused
+
+
+def _describe_simulators(report: Report) -> str:
+    """Return the settings of a report's simulators as text; empty if it does not name them."""
+    try:
+        return json.dumps(list_simulators(report), sort_keys=True)
+    except UserError:
+        return ""
 
 
 def keep_newest_per_seed(members: Sequence[ComparedReport]) -> list[ComparedReport]:

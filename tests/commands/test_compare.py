@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from embodied_rl.commands.compare import compare_sweep, run
+from embodied_rl.commands.compare import check_reports, compare_sweep, run
 from embodied_rl.reports.comparison import average_curve, average_seeds, read_entry, to_markdown
 from embodied_rl.reports.report import Report
 from embodied_rl.reports.result import EpisodeResult
@@ -115,8 +115,9 @@ def test_equal_names_are_numbered(make_run, tmp_path, capsys):
 
 def test_what_cannot_be_compared_is_said(make_run, tmp_path):
     (tmp_path / "empty").mkdir()
-    with refuses("too-few-runs"):
-        run(CompareConfig(runs=(str(make_run("demo", 0, [1])),)))
+    for command in (run, check_reports):
+        with refuses("too-few-runs"):
+            command(CompareConfig(runs=(str(make_run("demo", 0, [1])),)))
     with refuses("report-missing", "embodied-rl eval checkpoint=", "empty"):
         read_entry(tmp_path / "empty")
 
@@ -158,6 +159,13 @@ def test_unequal_reports_are_not_compared_in_silence(make_run, tmp_path, capsys)
     assert "| demo seed 0 and demo seed 2 | their simulators differ: horizon 9 and 18 |" in printed
     assert "| demo seed 0 and old seed 0 | the second report cannot be paired: " in printed
     assert "Over seeds\n" not in printed
+
+
+def test_seeds_of_other_simulators_are_not_averaged(make_run):
+    """Runs of the same words, one of a version in which an episode was shorter."""
+    entries = [read_entry(make_run("demo", seed, [1, 0, 0, 0], horizon=9 * (1 + seed // 2))) for seed in range(3)]
+    assert average_seeds(entries) == ({}, [("demo, over seeds", "the reports differ in their simulators")])
+    assert average_seeds(entries[:2])[0]["demo"].count == 2
 
 
 def test_labels_name_what_differs_and_the_rest_once(make_run, tmp_path, capsys):
