@@ -1,7 +1,7 @@
 """Preparation of commands with simulators, policies, plans and runs: composing with Hydra, freezing, checking."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import fields, replace
 from pathlib import Path
@@ -342,13 +342,13 @@ def compose_config(
     ):
         composed = hydra_compose(name, hydra_overrides, return_hydra_config=True)
         choices = OmegaConf.select(composed, "hydra.runtime.choices")
-        choice = choices.get("recipe") or choices.get("experiment")
-        return make_plain(OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"]), choice)
+        return make_plain(OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"]), choices)
 
 
-def make_plain(composed: DictConfig, experiment: str | None) -> dict[str, Any]:
-    """Convert a composed configuration to plain values; `experiment` becomes `run.experiment` if that is not set."""
+def make_plain(composed: DictConfig, choices: Mapping[str, str | None]) -> dict[str, Any]:
+    """Convert a composed configuration to plain values; a chosen recipe or experiment names a run that has no name."""
     result = cast("dict[str, Any]", OmegaConf.to_container(composed, resolve=True))
+    experiment = choices.get("recipe") or choices.get("experiment")
     if experiment and isinstance(result.setdefault("run", {}), dict):
         result["run"].setdefault("experiment", experiment)
     return {key.removeprefix(VALUE_OF): value for key, value in result.items()}

@@ -84,7 +84,7 @@ def _run_hydra(
         hydra_config = HydraConfig.get()
         folders[:] = [Path(hydra_config.sweep.dir)]
         typed = [text.removeprefix("++").removeprefix(preparation.VALUE_OF) for text in hydra_config.overrides.task]
-        job(preparation.make_plain(composed, hydra_config.runtime.choices.get("experiment")), typed)
+        job(preparation.make_plain(composed, hydra_config.runtime.choices), typed)
 
     overrides = preparation.make_hydra_overrides(options.overrides, command.values, options.config_dir)
     folder = ["--config-dir", str(options.config_dir)] if options.config_dir else []

@@ -157,6 +157,16 @@ def test_a_sweep_runs_every_combination(run, received, tmp_path) -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("words", [(), ("-m",)])
+def test_a_recipe_names_its_runs(run, received, toy_package, words) -> None:
+    folder = toy_package / "toy_package_conf"
+    (folder / "recipe").mkdir()
+    (folder / "recipe" / "toy_recipe.yaml").write_text((folder / "experiment" / "toy_run.yaml").read_text())
+    assert run("train", "recipe=toy_recipe", *words)[0] == 0
+    assert received[0].run.experiment == "toy_recipe"
+
+
+@pytest.mark.thorough
 def test_a_sweep_ends_with_a_comparison_of_its_runs(run, monkeypatch, tmp_path) -> None:
     """The comparison gets the folders that these runs made and no others, and the sweep's own."""
     compared: list = []
