@@ -48,8 +48,7 @@ def describe_commands() -> Iterator[str]:
         yield from (f"embodied-rl {command.name} {example}".rstrip() for example in command.examples or ("",))
         yield "```\n"
         if command.schema is not None:
-            schema = command.schema if ":" in command.schema else f"embodied_rl.schema:{command.schema}"
-            yield from _describe_keys(list_schema_keys(schema))
+            yield from _describe_keys(list_schema_keys(command.schema))
 
 
 def describe_choices() -> Iterator[str]:
