@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from embodied_rl.interfaces.policy import Actor
-from embodied_rl.interfaces.sim import Array, Observation, SimulatorSpec
+from embodied_rl.interfaces.sim import Array, Observation, SimulatorSpec, Source
 from embodied_rl.rollout.replay.dataset_episodes import is_dataset, read_dataset
 from embodied_rl.rollout.replay.format import ReplayError, ReplayField, ReplayFormat
 from embodied_rl.rollout.replay.replay_files import FORMAT, check_not_written
@@ -83,7 +83,10 @@ class Replay:
         return np.column_stack([decisions[:, :2], (decisions[:, 2] + 1) % slots])
 
     def read_field(self, name: str, decisions: Array) -> Array:
-        """Return a field of the rows of decisions int64 [B, 3], [B, ...]; docs/replay.md lists the fields."""
+        """Return a field of the rows of decisions int64 [B, 3], [B, ...]; docs/replay.md lists the fields.
+
+        Those of several storages must have the same shape of it.
+        """
         found = [
             (rows, storage.read_field(name, decisions[rows, 1], decisions[rows, 2]))
             for number, storage in enumerate(self.storages)
@@ -91,6 +94,14 @@ class Replay:
         ]
         order, parts = zip(*found, strict=True)
         return np.concatenate(parts)[np.argsort(np.concatenate(order))]
+
+    def find_human(self, decisions: Array) -> Array:
+        """Return whether a human acted in decisions int64 [B, 3], whose chunks may differ in length: bool [B]."""
+        found = np.zeros(len(decisions), bool)
+        for number, storage in enumerate(self.storages):
+            rows = decisions[:, 0] == number
+            found[rows] = (storage.read_field("source", *decisions[rows, 1:].T) == Source.HUMAN).any(axis=1)
+        return found
 
     def read_instructions(self, decisions: Array) -> list[str]:
         """Return the instructions of decisions int64 [B, 3]."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from embodied_rl.interfaces.algorithm import Needs
-from embodied_rl.interfaces.sim import Array, Source
+from embodied_rl.interfaces.sim import Array
 from embodied_rl.rollout.replay.experience import Replay
 from embodied_rl.training.algorithms.replay_cloning import ReplayCloning, ReplayCloningConfig, WeightedDecisions
 
@@ -45,8 +45,8 @@ class Filtered(ReplayCloning):
             good = [episode for episode in found if episode.success]
             episodes, successes = episodes + len(found), successes + len(good)
             where = replay.list_decisions(number, good)
-            human = (replay.read_field("source", where) == Source.HUMAN).any(axis=1) if len(where) else where[:, 0]
-            parts.append(where[find_uncorrected(human, np.array([len(episode.slots) for episode in good], np.int64))])
+            lengths = np.array([len(episode.slots) for episode in good], np.int64)
+            parts.append(where[find_uncorrected(replay.find_human(where), lengths)])
         where = np.concatenate(parts)
         figures = self.sum_figures({"episodes": episodes, "successes": successes})
         return WeightedDecisions(where, np.ones(len(where), np.float32)), figures

@@ -26,7 +26,7 @@ from torch import Tensor
 from embodied_rl.actors.flow import FlowActor
 from embodied_rl.config.freeze import at_least
 from embodied_rl.interfaces.algorithm import Needs
-from embodied_rl.interfaces.sim import Array, Source
+from embodied_rl.interfaces.sim import Array
 from embodied_rl.rollout.replay.experience import Replay
 from embodied_rl.runtime.ranks.collective import Ranks
 from embodied_rl.training.algorithms.replay_cloning import WeightedDecisions
@@ -75,10 +75,8 @@ class Recap(ReplayCritic):
     def weigh(self, replay: Replay, iteration: int) -> tuple[WeightedDecisions, dict[str, float]]:
         """Fit the critic, and return the decisions of all whole episodes, equally weighted, with their labels."""
         rated, counts = self.rate(replay, iteration)
-        rows = len(rated.where)
         positive = self._is_best(replay.read_instructions(rated.where), rated.advantage)
-        if rows:
-            positive |= (replay.read_field("source", rated.where) == int(Source.HUMAN)).any(axis=1)
+        positive |= replay.find_human(rated.where)
         sums = {"positive": positive.sum().item(), "advantages": rated.advantage.square().sum().item()}
         sums, most = self.sum_figures(sums), max(counts["rows"], 1)
         figures = {
@@ -88,7 +86,7 @@ class Recap(ReplayCritic):
             "positive": sums["positive"] / most,
         }
         labels = np.where(positive, POSITIVE, NEGATIVE)
-        return WeightedDecisions(rated.where, np.ones(rows, np.float32), labels), figures
+        return WeightedDecisions(rated.where, np.ones(len(labels), np.float32), labels), figures
 
     def _is_best(self, instructions: list[str], advantage: Tensor) -> Array:
         """Return which decisions are among the best of their instruction on all ranks, bool [B].

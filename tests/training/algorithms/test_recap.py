@@ -132,7 +132,7 @@ def test_labels_follow_advantages_and_humans() -> None:
 
 
 def test_a_chunk_in_which_a_human_acted_is_positive() -> None:
-    """Whichever step it was; four episodes of a chunk, of which the last succeeds, and is the best."""
+    """Whichever step it was; four episodes of a chunk, of which the last succeeds, and is the best; two of a step."""
     storage = ReplayStorage(ReplayFormat.of_simulator(SPEC, 1, 9, 2))
     both = [[Source.POLICY] * 2, [Source.POLICY, Source.HUMAN], [Source.HUMAN, Source.POLICY], [Source.POLICY] * 2]
     played = np.full((1, 2, 1), GOOD, np.float32)
@@ -143,7 +143,9 @@ def test_a_chunk_in_which_a_human_acted_is_positive() -> None:
             terminated=np.ones(1, bool), truncated=np.zeros(1, bool), observation=observe(1),
         )  # fmt: skip
         storage.write_episode(0, Episode(index, 0, seed=index), observe(1), played, result)
-    assert find_positive(make_learner(positive_share=0.0, critic_steps=0), Replay(storage)) == [False, True, True, True]
+    replay = Replay(storage, (make_storage([BAD, BAD], [False, False], [Source.POLICY, Source.HUMAN]),))
+    learner = make_learner(positive_share=0.0, critic_steps=0)
+    assert find_positive(learner, replay) == [False, True, True, True, False, True]
 
 
 def test_labels_of_offline_episodes_are_those_of_their_own_instructions() -> None:
