@@ -23,7 +23,7 @@ from typing import Any
 
 from embodied_rl.interfaces.sim import Source
 from embodied_rl.system.atomic_write import explain_errors
-from embodied_rl.system.untrusted_files import check_ends, check_inside
+from embodied_rl.system.untrusted_files import check_ends, check_inside, read_whole
 
 FOLDER = "audit"
 """In a run's folder."""
@@ -65,7 +65,7 @@ def read_audit(run: Path) -> tuple[list[list[dict[str, Any]]], int]:
     found, damaged = list[list[dict[str, Any]]](), 0
     for path in sorted((run / FOLDER).glob("*.jsonl")):
         check_inside(run, path)
-        events = [_read_event(line) for line in path.read_bytes().splitlines()]
+        events = [_read_event(line) for line in read_whole(path).splitlines()]
         found.append([event for event in events if event is not None])
         damaged += len(events) - len(found[-1])
     return found, damaged
@@ -77,6 +77,7 @@ def _read_event(line: bytes) -> dict[str, Any] | None:
         event = json.loads(line)
         whole = {"start": ("iteration",), "chunk": ("episode", "decision"), "between": ()}[event["event"]]
         sound = isinstance(event["time"], str) and all(type(event[name]) is int for name in whole)
+        sound &= event["event"] != "chunk" or event.keys() >= {"purpose", "end"}
         return event if sound and all(_check_pairs(event)) else None
     except (ValueError, KeyError, TypeError, RecursionError):
         return None

@@ -1,6 +1,7 @@
 """The summary of a robot's audit against lines written by hand."""
 
 import json
+import os
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -97,13 +98,20 @@ def test_damaged_lines_are_counted_and_a_run_without_an_audit_has_no_summary(aud
     assert summarise_audit(tmp_path) is None and make_audit_section(None) == ""
     audit.train(0, 0, [["policy", 5]], "terminated")
     wrong = [{"event": "chunk"}, [], {"event": "other"}, {"time": "", "event": "between", "by": [["robot", 3]]}]
+    wrong += [{"time": "", "event": "chunk", "episode": 1, "decision": 0, "by": []}]
     with (audit.folder / "collector_0.jsonl").open("ab") as stream:
         for line in wrong:
             stream.write(json.dumps(line).encode() + b"\n")
         stream.write(b'\xff\n{"time": "20')
     found = read(tmp_path)
-    assert (found.damaged, found.ended) == (6, 1)
-    assert "6 damaged lines of the audit were not counted" in found.describe()
+    assert (found.damaged, found.ended) == (7, 1)
+    assert "7 damaged lines of the audit were not counted" in found.describe()
+
+
+def test_a_pipe_is_not_read(audit: Audit, tmp_path: Path) -> None:
+    os.mkfifo(audit.folder / "collector_0.jsonl")
+    with refuses("file-special", "collector_0.jsonl"):
+        summarise_audit(tmp_path)
 
 
 def test_a_link_out_of_the_run_is_refused(tmp_path: Path) -> None:
