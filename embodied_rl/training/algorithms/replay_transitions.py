@@ -57,11 +57,11 @@ class RowTable:
     def read(self, where: Array) -> Trace:
         """Return the tensors of rows int64 [B, 3]."""
         at = np.array([self._position[tuple(row)] for row in where.tolist()], np.int64)
-        missing = np.unique(at[~self._known[at]])
+        missing, again = np.unique(at[~self._known[at]], return_inverse=True)
         if len(missing):
             found = self._compute(self._rows[missing])
             if sum(value.nbytes for value in found.values()) / len(missing) * len(self._rows) > LARGEST_TABLE:
-                return self._compute(where)
+                return {name: value[torch.from_numpy(again).to(value.device)] for name, value in found.items()}
             for name, value in found.items():
                 table = self._tensors.setdefault(name, value.new_empty(len(self._rows), *value.shape[1:]))
                 table[torch.from_numpy(missing).to(table.device)] = value

@@ -331,7 +331,7 @@ def test_the_first_iterations_collect_with_plain_noise() -> None:
 
 @VARIANTS
 def test_rows_are_seen_alike_from_a_table_and_anew(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In any order, and computed once."""
+    """In any order, and computed once in a table, or for each reading."""
     replay, rows = Replay(make_stored([1.0, -1.0, 0.5], [1, 0, 1], told=True)), _all(3)[[2, 0, 2]]
     learner, asked = make_learner(variant=variant), list[int]()
     perceive = learner._perceive
@@ -345,4 +345,4 @@ def test_rows_are_seen_alike_from_a_table_and_anew(variant: str, monkeypatch: py
     for found in (tabled, again):
         assert torch.equal(found.features, anew.features) and torch.equal(found.state, anew.state)
         assert torch.equal(found.pooled, anew.pooled) and (found.context is None) == (variant == "sac")
-    assert not torch.equal(anew.features[0], anew.features[1])
+    assert not torch.equal(anew.features[0], anew.features[1]) and asked == [2, 2]
