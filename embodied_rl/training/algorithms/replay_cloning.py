@@ -9,7 +9,6 @@ Shapes: B decisions, H actions of a chunk, A action dimensions.
 
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -73,13 +72,6 @@ class WeightedDecisions:
         """Return the given rows."""
         condition = None if self.condition is None else self.condition[rows]
         return WeightedDecisions(self.where[rows], self.weight[rows], condition)
-
-    @staticmethod
-    def concatenate(parts: Sequence["WeightedDecisions"]) -> "WeightedDecisions":
-        """Join parts of which all or none have conditions."""
-        where, weight = (np.concatenate([getattr(part, name) for part in parts]) for name in ("where", "weight"))
-        conditions = [part.condition for part in parts if part.condition is not None]
-        return WeightedDecisions(where, weight, np.concatenate(conditions) if conditions else None)
 
 
 class ReplayCloning(ABC):
