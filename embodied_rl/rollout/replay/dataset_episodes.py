@@ -29,7 +29,8 @@ def read_dataset(folder: Path, spec: SimulatorSpec, pictures: bool = True) -> Re
 
     Raises:
         DatasetError: the dataset is damaged.
-        ReplayError: it is of another robot, lacks rewards or outcomes, or is too large for this machine's memory.
+        ReplayError: it is of another robot or in other units, lacks rewards or outcomes, or is too large for this
+            machine's memory.
         Unavailable: the packages that read a dataset are not installed.
     """
     from embodied_rl.datasets.lerobot.dataset_reader import LeRobotDataset
@@ -124,6 +125,7 @@ def write_rows(
     check_values(dataset, rows, columns, sources)
     seen = Observation(images, columns[STATE].astype(np.float32), tuple(texts))
     actions = columns[ACTION].astype(np.float32)[:, None]
+    storage.format.check_executed(actions[sources == Source.POLICY], str(dataset.folder))
     last = np.arange(len(rows)) == len(rows) - 1
     result = StepResult(
         reward=columns[REWARD].astype(np.float32),

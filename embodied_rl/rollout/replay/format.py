@@ -216,7 +216,7 @@ class ReplayFormat:
             row, entry = rows[0], entries[0]
             raise ReplayError(
                 f"{where}: a row has executed {self.action_names[entry]} = {executed[row, entry]:g}, far outside of "
-                f"its limits {low[entry]:g} … {high[entry]:g}; the storage is damaged. {REMEDY}",
+                f"its limits {low[entry]:g} … {high[entry]:g}: it is damaged, or in other units. {REMEDY}",
                 code="replay-damaged",
             )
 

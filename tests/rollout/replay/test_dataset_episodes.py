@@ -1,6 +1,6 @@
 """LeRobotDatasets as offline experience: what they hold is what the simulator gave, and others are refused."""
 
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from embodied_rl.commands.collect import run
-from embodied_rl.interfaces.sim import Array, SimulatorSpec
+from embodied_rl.interfaces.sim import Array, SimulatorSpec, Source
 from embodied_rl.rollout.replay import dataset_episodes
 from embodied_rl.rollout.replay.experience import open_offline
 from embodied_rl.rollout.replay.storage import ReplayStorage
@@ -139,6 +139,23 @@ def test_values_that_mean_nothing_are_refused(
 
     monkeypatch.setattr(LeRobotDataset, "column", spoil)
     with refuses("dataset-value-invalid", column, "frame 3"):
+        open_offline(folder / "lerobot", spec, pictures=False)
+
+
+@pytest.mark.parametrize("source", [Source.POLICY, Source.HUMAN])
+def test_actions_of_a_policy_in_other_units_are_refused(
+    folder: Path, spec: SimulatorSpec, source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those of a replay storage; a human's may be beyond the limits."""
+    from embodied_rl.datasets.lerobot.dataset_reader import LeRobotDataset
+
+    read, factors = LeRobotDataset.column, {"action": 57.3, "source": 0}
+    monkeypatch.setattr(
+        LeRobotDataset,
+        "column",
+        lambda self, name, rows: read(self, name, rows) * factors.get(name, 1) + source * (name == "source"),
+    )
+    with refuses("replay-damaged", "lerobot", "executed") if source == Source.POLICY else nullcontext():
         open_offline(folder / "lerobot", spec, pictures=False)
 
 
