@@ -7,6 +7,7 @@ from embodied_rl.deployment.robots.reading import load_robot
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Camera, SimulatorSpec, Task
 from embodied_rl.interfaces.trust import Code, CodeKeys, Text, Trust
+from embodied_rl.robot_simulator.episode_control import EpisodeReturns
 from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.schema import SimNode
 
@@ -89,10 +90,12 @@ def describe_robot(config: RobotSimulatorConfig) -> SimulatorSpec:
     """Return the specification: the body from the robot's description, the tasks from its simulator or the settings.
 
     Raises:
-        UserError: the robot's file is invalid, or its simulator has another body.
+        UserError: the robot's file or that of its return points is invalid, or its simulator has another body.
     """
     robot = load_robot(config.robot)
     body = robot.body
+    if config.return_points is not None:
+        EpisodeReturns(config.return_points, robot)
     if config.simulator is not None:
         spec = SimulatorKind.find(make_simulator_node(config), "sim.simulated").spec
         if spec.body != body:

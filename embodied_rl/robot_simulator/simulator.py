@@ -249,6 +249,8 @@ class RobotSimulator:
             self._joystick.begin()
         if self._returns is not None:
             self._returns.begin(episode, link.episodes.instruction or "", self._move_to_start)
+            if self._joystick is not None:
+                self._joystick.begin()  # until now no policy could make progress
 
     def _observe(self) -> Observation:
         link = self._link

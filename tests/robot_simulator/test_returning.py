@@ -21,7 +21,7 @@ from embodied_rl.deployment.execution.tick import ExecutedStep, Motion
 from embodied_rl.deployment.robots.reading import load_robot
 from embodied_rl.interfaces.errors import RunFailed, UserError
 from embodied_rl.interfaces.sim import Array, Episode, Source
-from embodied_rl.robot_simulator.settings import RobotSimulatorConfig
+from embodied_rl.robot_simulator.settings import RobotSimulatorConfig, describe_robot
 from embodied_rl.robot_simulator.simulator import RobotSimulator
 from embodied_rl_sims.tabletop import Tabletop, TabletopConfig
 from tests.support.demonstrations import write_episode
@@ -68,6 +68,14 @@ def test_episodes_begin_at_points_and_are_counted_there(tmp_path: Path, make: Ma
         assert {*np.concatenate([each.source[0, : each.steps[0]] for each in results])} == {Source.POLICY}
         assert read(tmp_path) == {"high": (count, count)}
         seen = results[-1].observation
+
+
+def test_a_scripted_human_waits_for_the_policy_after_a_return(make: Make) -> None:
+    """As long as in an episode without one: that the robot moved to its start is no lack of progress."""
+    robot = make(ReturnPoint("high", "", HIGH), human="scripted")
+    robot.reset([Episode(0, 0, 3)])
+    sources = np.concatenate([robot.step(STILL, [None]).source[0] for _ in range(5)])
+    assert {*sources} == {Source.POLICY}, "20 control steps are 1.6 s of its patience of 2 s"
 
 
 def test_the_steps_of_a_return_are_told_with_the_next_result(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +158,7 @@ def test_a_file_without_points_is_refused(make: Make) -> None:
     with pytest.raises(UserError, match=r"sim.return_points=.*p.json has no point. Store some"):
         make()
     with pytest.raises(UserError, match=r"sim.return_points=nowhere/p.json: .*folder nowhere"):
-        RobotSimulator(RobotSimulatorConfig(return_points="nowhere/p.json"), 1)
+        describe_robot(RobotSimulatorConfig(return_points="nowhere/p.json"))  # as a dry run does
 
 
 ANY = (np.inf,) * 4
