@@ -43,11 +43,15 @@ def tokenize_pieces(texts: Sequence[str], tokenizer: str, length: int) -> Ids:
     `tokenizer` is the content of its tokenizer.json.
 
     Raises:
-        UserError: a prompt has more than `length` tokens.
+        UserError: a prompt has more than `length` tokens, or half of a surrogate pair.
     """
     loaded = load_tokenizer(tokenizer)
     start = loaded.token_to_id("<bos>")
-    rows = [encoding.ids for encoding in loaded.encode_batch(list(texts))]
+    try:
+        rows = [encoding.ids for encoding in loaded.encode_batch(list(texts))]
+    except TypeError:
+        message = f"prompt: {ascii(list(texts))[:200]} has a character that is not Unicode (a lone surrogate)."
+        raise UserError(message, code="prompt-invalid") from None
     rows = [ids if start is None or ids[:1] == [start] else [start, *ids] for ids in rows]
     for text, row in zip(texts, rows, strict=True):
         if len(row) > length:

@@ -47,6 +47,12 @@ def test_a_longer_prompt_than_the_length_is_refused() -> None:
         tokenize_pieces(["cube", "push the cube"], WORDS, 2)
 
 
+def test_half_a_surrogate_pair_is_no_text() -> None:
+    """JSON can hold it."""
+    with refuses("prompt-invalid", r"\ud800"):
+        tokenize_pieces(["cube", "push \ud800"], WORDS, 3)
+
+
 def test_padding_and_truncation_of_a_saved_tokenizer_are_dropped() -> None:
     """As a library leaves them behind: both would change the ids of a batch."""
     used = Tokenizer.from_str(WORDS)
