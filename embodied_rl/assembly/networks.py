@@ -153,9 +153,6 @@ def find_network_sizes(found: FoundCheckpoint, cls: type[Any], given: Mapping[st
         return freeze_config(cls.Config, weight_names.find_sizes(cls, found, given), "policy")
 
 
-log = logging.getLogger(__name__)
-
-
 def find_growth(path: Path, metadata: PolicyMetadata, cls: type[Any], node: PolicyNode) -> dict[str, int]:
     """Return the sizes that may grow and that `node` gives larger than the policy file has them.
 
