@@ -359,7 +359,7 @@ def _read(path: Path, weights: bool = True) -> tuple[PolicyMetadata, dict[str, T
             raise damaged_error(f"{path} is damaged: its tensors have another SHA-256 than when they were written.")
     if TOKENIZER in tensors:
         try:
-            tokenizer = _as_bytes(tensors.pop(TOKENIZER)).decode()
+            tokenizer = _as_bytes(path, tensors.pop(TOKENIZER)).decode()
         except UnicodeDecodeError as error:
             raise damaged_error(f"{path} is damaged: its tokenizer is not text: {error}.") from error
         metadata = replace(metadata, embodiment=replace(metadata.embodiment, tokenizer=tokenizer))
@@ -369,7 +369,7 @@ def _read(path: Path, weights: bool = True) -> tuple[PolicyMetadata, dict[str, T
         files = [name for name in tensors if name.startswith(FILE)]
         for name in files:  # an export writes them
             check_name(name.removeprefix(FILE), path, CheckpointError)
-        metadata.source.files |= {name.removeprefix(FILE): _as_bytes(tensors.pop(name)) for name in files}
+        metadata.source.files |= {name.removeprefix(FILE): _as_bytes(path, tensors.pop(name)) for name in files}
     return metadata, tensors
 
 
@@ -377,7 +377,9 @@ def _as_tensor(content: bytes) -> Tensor:
     return torch.from_numpy(np.frombuffer(content, np.uint8).copy())
 
 
-def _as_bytes(tensor: Tensor) -> bytes:
+def _as_bytes(path: Path, tensor: Tensor) -> bytes:
+    if tensor.dtype != torch.uint8:
+        raise damaged_error(f"{path} is damaged: it stores a text as {tensor.dtype}, not as bytes.")
     return tensor.numpy().tobytes()
 
 

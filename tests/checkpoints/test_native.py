@@ -19,6 +19,7 @@ from embodied_rl.checkpoints.policy_file import (
     read_metadata,
     save_actor,
     save_backbone,
+    verify_weights,
 )
 from embodied_rl_policies.pocket import Pocket
 from tests.support.refusals import refuses
@@ -159,6 +160,20 @@ def test_headers_of_another_version_are_refused(tmp_path, make_actor, embodiment
     save_file(tensors, path, make_header(header, tensors))
     with pytest.raises(ValueError, match=message or "damaged embodied_rl header: 'config'"):
         read_metadata(path)
+
+
+def test_a_text_that_is_not_stored_as_bytes_is_damaged(tmp_path, make_actor, embodiment, small) -> None:
+    path = tmp_path / "base.safetensors"
+    save_backbone(path, make_actor().backbone, replace(embodiment, tokenizer="some"), "pocket", small)
+    content = path.read_bytes()
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:end])
+    header["tokenizer"] |= {"dtype": "BF16", "shape": [2]}
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + content[end:])
+    for read in (read_metadata, verify_weights):
+        with refuses("checkpoint-damaged", path):
+            read(path)
 
 
 def test_a_file_without_checksums_loads_with_a_note(tmp_path, make_actor, embodiment, small) -> None:
