@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 
 from embodied_rl.actors.embodiment import Normalisation
@@ -129,7 +130,7 @@ def explain_damage(path: Path) -> Iterator[None]:
     """
     try:
         yield
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+    except (ArithmeticError, AttributeError, LookupError, SafetensorError, TypeError, ValueError) as error:
         if isinstance(error, UserError):
             raise
         message = f"{path} is damaged, or its settings and tensors do not fit each other"

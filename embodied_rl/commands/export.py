@@ -26,7 +26,7 @@ from embodied_rl.checkpoints import (
 )
 from embodied_rl.checkpoints.foreign import SINGLE, write_prefix_length
 from embodied_rl.checkpoints.policy_file import PolicyMetadata, read_metadata
-from embodied_rl.checkpoints.weight_names import CheckpointSource, make_header, name_tensors
+from embodied_rl.checkpoints.weight_names import CheckpointSource, explain_damage, make_header, name_tensors
 from embodied_rl.config import assets, hub, plugins
 from embodied_rl.interfaces.backbone import FlowBackbone
 from embodied_rl.interfaces.errors import UserError
@@ -55,13 +55,14 @@ def run(config: ExportConfig) -> None:
     metadata = read_metadata(file)
     network, robot = build.load_backbone(file, merged=config.format != "peft")
     steps = read_denoise_steps(metadata.extra, DENOISE_STEPS)
-    if config.dtype == "float32" and network.source is not None:
-        store_source_as_float32(network.source)
-    if config.format == "peft":
-        assert config.base is not None, "check_export"
-        write_adapter(out, network, robot, policy=metadata.policy, base=config.base, steps=steps)
-    else:
-        write_checkpoint(out, network, robot, policy=metadata.policy, form=config.format, steps=steps)
+    with explain_damage(file):
+        if config.dtype == "float32" and network.source is not None:
+            store_source_as_float32(network.source)
+        if config.format == "peft":
+            assert config.base is not None, "check_export"
+            write_adapter(out, network, robot, policy=metadata.policy, base=config.base, steps=steps)
+        else:
+            write_checkpoint(out, network, robot, policy=metadata.policy, form=config.format, steps=steps)
     print(f"{config.format} checkpoint of {metadata.policy} in {out}")
     kept = "same" if metadata.policy != "gr00t" or network.source is None else gr00t_files.read_gripper(network.source)
     for note in list_omitted_properties(robot, config.format, network.prefix_trained_to, network.spec.horizon, kept):

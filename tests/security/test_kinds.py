@@ -114,6 +114,19 @@ def policy_with_place(plant: Plant) -> Path:
     return strangers.policy_of_pi0(plant.sent, change, {})
 
 
+def sources(name: str, change: Change, file: str = "config.json", content: bytes = b"{}") -> None:
+    """A policy file whose export fails on the source that it says it was made from."""
+    make = strangers.policy_of_pi0
+    kind(f"policy: source's {name}", ("export",))(lambda plant: make(plant.sent, change, {file: content}))
+
+
+NORMALISER = "policy_preprocessor_step_6_normalizer_processor.safetensors"
+sources("configuration", lambda header: None, content=b"{")
+sources("statistics", lambda header: header["source"]["action"]["center"].reverse(), NORMALISER, b"evil")
+sources("names", lambda header: header["source"].update(names={"weight": "backbone.evil"}))
+sources("types", lambda header: header["source"].update(dtypes={}))
+
+
 @kind("policy: dtypes", ("export", "inspect"))
 def policy_with_dtypes(plant: Plant) -> Path:
     def change(header: Json) -> None:
