@@ -10,7 +10,7 @@ import hashlib
 import re
 import shutil
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -30,6 +30,10 @@ _KINDS = {
 """Endings of the files that are downloaded. None of these formats runs code when it is read."""
 _PARTS = "*--*_checkpoint.pt"
 """Pattern of pickled parts of a policy, as OpenVLA-OFT stores them: without them the rest would be another policy."""
+_UNREADABLE = (AssertionError, AttributeError, LookupError, TypeError)
+"""Exceptions of the library for an answer that is not as the Hub's are."""
+_RESETS = 5
+"""How often a download begins anew where the other side resets connections."""
 KEYS = {
     r"(policy\.)?checkpoint|policy(_file|\.(tokenizer|statistics))?|policies\..*|model|reward\.(file|path)": "model",
     r"dataset|source|replay\.preload": "dataset",
@@ -98,8 +102,8 @@ class HubName:
 def download(text: str, kind: str = "model") -> str:
     """Download what a text names, unless it is in the cache; return the text with the revision pinned to a commit.
 
-    It prints the size before, and the library shows the progress. A connection that is cut off continues where it
-    ended; after the end of the process, whole files stay.
+    It prints the size before, and the library shows the progress. A connection that is closed continues where it
+    ended, one that is reset begins its file again; after the end of the process, whole files stay.
 
     Raises:
         UserError: no such repository or revision, no permission, no connection, no file of a known format, too little
@@ -128,7 +132,7 @@ def download(text: str, kind: str = "model") -> str:
             unchecked = new | (set(note.read_text(encoding="utf-8").splitlines()) if note.is_file() else set())
             note.parent.mkdir(parents=True, exist_ok=True)
             note.write_text("\n".join(sorted(unchecked)), encoding="utf-8")
-            _call(name)
+            _call_again(name)
             _check_content(name, snapshot, unchecked)
             note.unlink()
     return str(_require_content(name))
@@ -246,6 +250,14 @@ def _call(name: HubName, *, also: Sequence[str] = (), **options: Any) -> Any:
     )
 
 
+def _call_again(name: HubName) -> None:
+    """Download; where a connection is reset, which the library does not continue, begin the unfinished files anew."""
+    for _ in range(_RESETS):
+        with suppress(import_module("httpx2").ReadError):
+            return _call(name)
+    return _call(name)
+
+
 def _without_pickles(name: HubName, listed: list[Any]) -> list[Any]:
     """Return the listed files without pickled parts that are there as safetensors, too.
 
@@ -336,7 +348,7 @@ def _explain_errors(name: HubName, remedy: str = "") -> Iterator[None]:
             "hub-offline",
             "it was not downloaded, and the Hub was not reached (HF_HUB_OFFLINE, HF_ENDPOINT, the network).",
         ),
-        (library.HfHubHTTPError, ValueError, transport.InvalidURL): (
+        (library.HfHubHTTPError, ValueError, transport.InvalidURL, *_UNREADABLE): (
             "hub-refused", "the Hub answered: {}. HF_HUB_OFFLINE=1 takes what was downloaded before.",
         ),
         (transport.HTTPError, OSError): ("hub-interrupted", "it ended: {}. The same command continues it."),
@@ -345,7 +357,7 @@ def _explain_errors(name: HubName, remedy: str = "") -> Iterator[None]:
         yield
     except UserError:
         raise
-    except (transport.HTTPError, transport.InvalidURL, OSError, ValueError) as error:
+    except (transport.HTTPError, transport.InvalidURL, OSError, ValueError, *_UNREADABLE) as error:
         code, text = next(found for kind, found in kinds.items() if isinstance(error, kind))
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
             code, text = "disk-full", "{}. Free space and type it again, or HF_HOME=<folder> names another disk."

@@ -195,11 +195,13 @@ def test_sweeps_pin_each_name(server: Hub, capsys: pytest.CaptureFixture[str]) -
     assert main(["eval", "-m", "policy=hf:me/own,hf:me/two", "episodes=2", "--dry-run"]) == 0
 
 
-def test_what_was_cut_off_continues(server: Hub) -> None:
-    server.fault = "cut"
+@pytest.mark.parametrize("fault", ["cut", "reset"])
+def test_what_was_cut_off_continues(server: Hub, fault: str) -> None:
+    server.fault = fault
     folder = assets.resolve_path(hub.download("hf:me/net"))
     assert (folder / "model.safetensors").read_bytes() == WEIGHTS
-    assert server.cut and server.sent < len(WEIGHTS) + 4000 + 2 + 2 * 1000, "at most a chunk of each is sent twice"
+    again = len(WEIGHTS) // 2 + 2000 if fault == "reset" else 2 * 1000
+    assert server.cut and server.sent <= len(WEIGHTS) + 4000 + 2 + again, "at most a chunk of each is sent twice"
 
 
 def test_a_hub_that_stalls_ends_with_its_name(server: Hub) -> None:
@@ -239,6 +241,8 @@ def test_what_is_not_as_listed_is_deleted(server: Hub, fault: str) -> None:
         ("hf:me/net", "gated", "hub-gated"),
         ("hf:me/net", "down", "hub-refused"),
         ("hf:me/net", "portal", "hub-refused"),
+        ("hf:me/net", "odd", "hub-refused"),
+        (f"hf:me/net@{'0' * 40}", "odd", "hub-refused"),
     ],
 )
 def test_a_refusal_is_told(server: Hub, text: str, fault: str, code: str) -> None:

@@ -3,7 +3,10 @@
 import base64
 import hashlib
 import json
+import os
 import re
+import socket
+import struct
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,9 +26,10 @@ class Hub:
     Attributes:
         repos: "models/<owner>/<name>" or "datasets/…" → revision → file → content.
         commits: (repository, revision) → commit.
-        fault: "cut" closes the connection in the middle of a large file, once for each file; "silent" never sends one;
-            "size" lists one byte more than there are; "content" sends other bytes of the same number;
-            "gated", "missing" and "forbidden" refuse; "down" answers 500, "portal" a page.
+        fault: "cut" closes the connection in the middle of a large file, once for each file, and "reset" resets it;
+            "silent" never sends one; "size" lists one byte more than there are; "content" sends other bytes of the same
+            number; "odd" answers with JSON that no Hub sends; "gated", "missing" and "forbidden" refuse; "down" answers
+            500, "portal" a page.
         asked: method and path of every request. sent: bytes of files that were sent.
         large: uploaded large files by their SHA-256. private: new repositories.
         tokens: of all calls of an upload, but for the files' storage.
@@ -90,6 +94,8 @@ def answer(hub: Hub, request: BaseHTTPRequestHandler) -> None:
     hub.asked.append(f"{request.command} {path}")
     if hub.fault == "portal":
         send(request, 200, b"<html>Accept our terms</html>")
+    elif hub.fault == "odd":
+        send(request, 200, b"[{}]")
     elif hub.fault == "down":
         send(request, 500, b"{}")
     elif hub.fault == "gated":
@@ -202,13 +208,16 @@ def send_file(hub: Hub, request: BaseHTTPRequestHandler, commit: str, name: str,
     if hub.fault == "silent":
         hub.released.wait(60)
         return None
-    ends_early = large and hub.fault == "cut" and name not in hub.cut
+    ends_early = large and hub.fault in ("cut", "reset") and name not in hub.cut
     hub.sent += len(part) // 2 if ends_early else len(part)
     if not ends_early:
         return send(request, 206 if start else 200, part, headers)
     hub.cut.add(name)
     send(request, 206 if start else 200, part, headers, part[: len(part) // 2])
     request.close_connection = True
+    if hub.fault == "reset":
+        request.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        os.close(request.connection.detach())
     return None
 
 
