@@ -17,6 +17,7 @@ from torch import Tensor
 
 from embodied_rl.actors.embodiment import Normalisation
 from embodied_rl.actors.learning.checkpoint import CheckpointError, damaged_error, unsupported_error
+from embodied_rl.config.freeze import suggest_name
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.system.untrusted_files import check_inside, read_json, shorten
 
@@ -174,12 +175,41 @@ def parse_json(file: Path) -> dict[str, Any]:
     return data
 
 
+def check_keys(entries: Mapping[str, Any], known: frozenset[str], only: Mapping[str, Any], where: str) -> None:
+    """Check that every key is known, and has a supported value; a tuple in `only` has several.
+
+    Raises:
+        CheckpointError: a key or a value is not; the message names it.
+    """
+    for key, value in entries.items():
+        if key not in known and key not in only:
+            raise unsupported_error(
+                f"{where} has the key {key!r}, which is not understood.{suggest_name(key, sorted({*known, *only}))} "
+                f"The policy could act differently than in its own project. If {key} changes no action, remove it in "
+                "a copy of the file."
+            )
+        allowed = only.get(key, value)
+        if value not in (allowed if isinstance(allowed, tuple) else (allowed,)):
+            raise unsupported_error(
+                f"{where}: {key}={as_json(value)} changes the policy's actions and is not supported yet, only "
+                f"{key}={as_json(allowed)} is."
+            )
+
+
+def as_json(value: object) -> str:
+    """Return a value as JSON has it, shortened."""
+    text = json.dumps(value)
+    return text if len(text) < 60 else f"{text[:60]}…"
+
+
 def find_tensors(folder: Path) -> TensorFiles:
     """Find the weights of a checkpoint folder.
 
     Raises:
         CheckpointError: the folder has no weights, they are a pickle, a shard is missing, or a file is damaged.
     """
+    if (folder / SINGLE).is_file():  # it counts beside an index, too, as in these projects
+        return read_tensor_file(folder / SINGLE)
     if (folder / INDEX).is_file():
         listed = parse_json(folder / INDEX).get("weight_map")
         if not isinstance(listed, dict) or not all(isinstance(name, str) for name in listed.values()):
@@ -190,12 +220,11 @@ def find_tensors(folder: Path) -> TensorFiles:
             if not file.is_file():
                 message = f"{folder / INDEX} names {name}, which is missing."
                 raise CheckpointError(message, code="checkpoint-file-missing")
-            entries |= _read_header(file)[0]
-        if absent := sorted(set(listed) - set(entries)):
-            raise damaged_error(f"{folder / INDEX} names {absent[0]}, which no file holds.")
+            held = _read_header(file)[0]
+            if wrong := sorted(held.keys() ^ {tensor for tensor, place in listed.items() if place == name}):
+                raise damaged_error(f"{folder / INDEX} and {name} differ in whether {wrong[0]} is in the latter.")
+            entries |= held
         return TensorFiles(entries)
-    if (folder / SINGLE).is_file():
-        return read_tensor_file(folder / SINGLE)
     if pickled := [name for name in PICKLES if (folder / name).exists()]:
         raise CheckpointError(
             f"{folder / pickled[0]} is a pickle, which can run any code when opened, and is not read: store it as "

@@ -106,13 +106,13 @@ def read_folder(
     if asset not in (None, tag):
         message = f"policy.embodiment={asset}: {folder} is for {tag!r} alone."
         raise CheckpointError(message, code="embodiment-unknown")
-    state = _bounds(folder, before, first[PACK], STATE, pack)
+    state = _bounds(folder, before, first[PACK], STATE)
     if decode == DECODE:
         robot = gr00t.Robot(decoding.get("modality_config") or {}, decoding.get("raw_stats") or {},
                             {"use_percentiles": decoding.get("use_percentiles", False)}, after)  # fmt: skip
         action, trained = robot.action(), robot.count_actions()
     else:
-        action, trained = _bounds(folder, after, second[UNPACK], ACTION, {}), pack.get("valid_action_horizon", 40)
+        action, trained = _bounds(folder, after, second[UNPACK], ACTION), pack.get("valid_action_horizon", 40)
     forms = ["clipped" if pack.get("clip_outliers", True) else "plain"]
     numbers = pack.get("embodiment_mapping")
     if not isinstance(numbers, dict) or type(numbers.get(tag)) is not int:
@@ -136,7 +136,9 @@ def read_folder(
         denoise_steps=config.get("num_inference_timesteps"),
         clipped=decode == DECODE or decoding.get("clip_normalized_action", False) is True,
         gripper=read_gripper(decoding),
-        files=foreign.read_contents(folder, [*folder.glob("*.json"), *folder.glob("policy_*.safetensors")]),
+        files=foreign.read_contents(
+            folder, [*folder.glob("*.json"), *lerobot_processors.list_state_files(folder, first, second)]
+        ),
     )
 
 
@@ -150,7 +152,7 @@ def _check_config(folder: Path, config: Mapping[str, Any]) -> None:
     known = {key: value for key, value in config.items() if not key.startswith(STARTS)}
     if config.get("tokenizer_assets_repo") is not None:
         raise unsupported.refuse_network(folder, "GR00T N1.5", "lerobot's ")
-    gr00t_settings.check_keys(known, HARMLESS | READ, ONLY, str(folder / "config.json"))
+    foreign.check_keys(known, HARMLESS | READ, ONLY, str(folder / "config.json"))
 
 
 def _read_steps(file: Path, needed: tuple[str, ...], folder: Path) -> Mapping[str, Mapping[str, Any]]:
@@ -168,7 +170,7 @@ def _read_steps(file: Path, needed: tuple[str, ...], folder: Path) -> Mapping[st
             raise unsupported.refuse_network(folder, "GR00T N1.5", "lerobot's ")
         if name not in STEPS:
             raise unsupported_error(f"{file} has the step {name!r}, which is not understood for a GR00T.")
-        gr00t_settings.check_keys(settings, *STEPS[name], f"{file}: {name}")
+        foreign.check_keys(settings, *STEPS[name], f"{file}: {name}")
         for key in WHOLE & settings.keys():
             if type(settings[key]) is not int or settings[key] < 1:
                 raise damaged_error(f"{file}: {key}={settings[key]!r:.40} should be a whole number from 1.")
@@ -177,9 +179,7 @@ def _read_steps(file: Path, needed: tuple[str, ...], folder: Path) -> Mapping[st
     return dict(steps)
 
 
-def _bounds(
-    folder: Path, file: Path, step: Mapping[str, Any], feature: str, settings: Mapping[str, Any]
-) -> Normalisation:
+def _bounds(folder: Path, file: Path, step: Mapping[str, Any], feature: str) -> Normalisation:
     """Return the normalisation of a feature by the minima and maxima of a step's file."""
     stored = folder / Path(str(step.get("state_file", ""))).name
     if "state_file" not in step or not stored.is_file():

@@ -4,13 +4,12 @@ The keys are those of Isaac-GR00T's `Gr00tN1d7Config`, its processor and its mod
 refused, as is a value that makes the policy act differently than the network here.
 """
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from embodied_rl.actors.learning.checkpoint import damaged_error, unsupported_error
-from embodied_rl.config.freeze import suggest_name
+from embodied_rl.checkpoints.foreign import as_json, check_keys
 
 WHOLE = frozenset(
     {"action_horizon", "attend_text_every_n_blocks", "max_action_dim", "max_num_embodiments", "max_seq_len",
@@ -88,10 +87,10 @@ def check_model(config: Mapping[str, Any], file: Path) -> None:
     check_keys(config, MODEL_READ | MODEL_HARMLESS, MODEL_ONLY, str(file))
     for key in WHOLE & config.keys():
         if type(config[key]) is not int or config[key] < 1:
-            raise damaged_error(f"{file}: {key}={_short(config[key])} should be a whole number from 1.")
+            raise damaged_error(f"{file}: {key}={as_json(config[key])} should be a whole number from 1.")
     for key in ("use_alternate_vl_dit", "use_vlln", "add_pos_embed"):
         if type(config.get(key, True)) is not bool:
-            raise damaged_error(f"{file}: {key}={_short(config[key])} should be true or false.")
+            raise damaged_error(f"{file}: {key}={as_json(config[key])} should be true or false.")
     transformer, mixer = config.get("diffusion_model_cfg"), config.get("vl_self_attention_cfg") or {}
     if not isinstance(transformer, dict) or not isinstance(mixer, dict):
         raise damaged_error(f"{file}: diffusion_model_cfg and vl_self_attention_cfg should be mappings.")
@@ -119,7 +118,7 @@ def check_processor(settings: Mapping[str, Any], file: Path) -> None:
     check_keys(settings, PROCESSOR_READ | PROCESSOR_HARMLESS, PROCESSOR_ONLY, f"{file}: processor_kwargs")
     for key in SWITCHES & settings.keys():
         if type(settings[key]) is not bool:
-            raise damaged_error(f"{file}: {key}={_short(settings[key])} should be true or false.")
+            raise damaged_error(f"{file}: {key}={as_json(settings[key])} should be true or false.")
 
 
 def read_preparation(settings: Mapping[str, Any], file: Path) -> dict[str, Any]:
@@ -131,9 +130,9 @@ def read_preparation(settings: Mapping[str, Any], file: Path) -> dict[str, Any]:
     target, cut = (_read_pair(settings, key, file) for key in ("image_target_size", "image_crop_size"))
     edge, fraction = settings.get("shortest_image_edge", 256), settings.get("crop_fraction", 0.95)
     if edge is not None and (type(edge) is not int or edge < 1):
-        raise damaged_error(f"{file}: shortest_image_edge={_short(edge)} should be a whole number from 1.")
+        raise damaged_error(f"{file}: shortest_image_edge={as_json(edge)} should be a whole number from 1.")
     if fraction is not None and (type(fraction) not in (int, float) or not 0 < fraction <= 1):
-        raise damaged_error(f"{file}: crop_fraction={_short(fraction)} should be a number up to 1.")
+        raise damaged_error(f"{file}: crop_fraction={as_json(fraction)} should be a number up to 1.")
     area = settings.get("use_albumentations", False)
     if (target is None and (edge is None or not area)) or (cut is None and (fraction is None or not area)):
         raise damaged_error(f"{file}: image_target_size and image_crop_size are missing.")
@@ -173,7 +172,7 @@ def check_robot(entries: Mapping[str, Any], settings: Mapping[str, Any], file: P
             raise damaged_error(f"{where} should have modality_keys and delta_indices.")
         if steps != list(range(len(steps))) or (kind != "action" and len(steps) > 1):
             raise unsupported_error(
-                f"{where}.delta_indices={_short(steps)}: supported are 0 for observations, without earlier ones, and "
+                f"{where}.delta_indices={as_json(steps)}: supported are 0 for observations, without earlier ones, and "
                 "0, 1, … for actions."
             )
     _check_relative(entries["action"], bool(settings.get("use_relative_action", False)), file)
@@ -198,32 +197,5 @@ def _read_pair(settings: Mapping[str, Any], key: str, file: Path) -> tuple[int, 
     if pair is None:
         return None
     if not isinstance(pair, list) or len(pair) != 2 or not all(type(size) is int and size > 0 for size in pair):
-        raise damaged_error(f"{file}: {key}={_short(pair)} should be two whole numbers.")
+        raise damaged_error(f"{file}: {key}={as_json(pair)} should be two whole numbers.")
     return pair[0], pair[1]
-
-
-def check_keys(entries: Mapping[str, Any], known: frozenset[str], only: Mapping[str, Any], where: str) -> None:
-    """Check that every key is known, and has a supported value; a tuple in `only` has several.
-
-    Raises:
-        CheckpointError: a key or a value is not; the message names it.
-    """
-    for key, value in entries.items():
-        if key not in known and key not in only:
-            raise unsupported_error(
-                f"{where} has the key {key!r}, which is not understood.{suggest_name(key, sorted({*known, *only}))} "
-                f"The policy could act differently than in its own project. If {key} changes no action, remove it in "
-                "a copy of the file."
-            )
-        allowed = only.get(key, value)
-        if value not in (allowed if isinstance(allowed, tuple) else (allowed,)):
-            raise unsupported_error(
-                f"{where}: {key}={_short(value)} changes the policy's actions and is not supported yet, only "
-                f"{key}={_short(allowed)} is."
-            )
-
-
-def _short(value: object) -> str:
-    """Return a value as JSON has it, shortened."""
-    text = json.dumps(value)
-    return text if len(text) < 60 else f"{text[:60]}…"

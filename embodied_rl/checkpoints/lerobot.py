@@ -62,7 +62,7 @@ def read_folder(folder: Path, asset: str | None = None) -> FoundCheckpoint:
         return gr00t_lerobot.read_folder(folder, config, folder / BEFORE, folder / AFTER, asset)
     if asset is not None:
         raise CheckpointError(f"policy.statistics={asset}: there is no such file or folder.", code="statistics-missing")
-    policy = str(config["type"]) if "type" in config else None
+    policy = config["type"]
     before, after = lerobot_processors.read_processors(folder / BEFORE, folder / AFTER, policy)
     relative = _settings(before, lerobot_processors.RELATIVE)
     names = tuple(relative.get("action_names") or ())
@@ -77,13 +77,14 @@ def read_folder(folder: Path, asset: str | None = None) -> FoundCheckpoint:
     if policy in lerobot_imitation.RULES:
         taken["image_statistics"] = _image_statistics(folder, config, before, cameras)
     known = sorted(file for file in folder.glob("*/tokenizer.json") if file.parent.name != FAST)
-    tokenizers = [folder / "tokenizer.json", *known]
+    named = Path(before.get(TOKENIZER, {}).get("artifacts", {}).get("tokenizer_name", "")).name
+    tokenizers = [folder / named / "tokenizer.json", folder / "tokenizer.json", *known]
     words = next((foreign.read_text(file) for file in tokenizers if file.is_file()), "")
     below = [file for file in folder.glob("*/*.json") if file.name.startswith(("tokenizer", "special_tokens"))]
     if policy == "pi0_fast":
         taken["fast"] = _read_fast(folder, config, _settings(before, ACTION_TOKENIZER)) | {"prompt_tokenizer": words}
         below += [file for file in folder.glob(f"{FAST}/**/*.json") if file not in below]
-    small_files = [*folder.glob("*.json"), *folder.glob("policy_*.safetensors"), *below]
+    small_files = [*folder.glob("*.json"), *lerobot_processors.list_state_files(folder, before, after), *below]
     return FoundCheckpoint(
         format="lerobot",
         folder=folder,
@@ -95,7 +96,7 @@ def read_folder(folder: Path, asset: str | None = None) -> FoundCheckpoint:
         executed=config.get("n_action_steps"),
         denoise_steps=config.get("num_inference_steps", config.get("num_steps")),
         relative=bool(relative.get("enabled", False)),
-        exceptions=tuple(relative.get("exclude_joints") or ()) if names else (),  # without names it excludes nothing
+        exceptions=tuple(filter(None, relative.get("exclude_joints") or ())) if names else (),  # else none
         action_names=names,
         tokenizer=words,
         files=foreign.read_contents(folder, small_files),

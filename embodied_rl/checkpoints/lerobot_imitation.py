@@ -3,7 +3,6 @@
 Each key is read, changes no action, or has its only supported values; any other key is refused by name.
 """
 
-import json
 from collections.abc import Mapping
 from numbers import Real
 from pathlib import Path
@@ -13,8 +12,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from embodied_rl.actors.learning.checkpoint import CheckpointError, damaged_error, unsupported_error
+from embodied_rl.checkpoints import foreign
 from embodied_rl.checkpoints.lerobot_processors import Rule, accept, one_of
-from embodied_rl.config.freeze import suggest_name
 from embodied_rl.system.untrusted_files import shorten
 
 
@@ -95,14 +94,10 @@ def check_keys(config: Mapping[str, Any], file: Path) -> None:
         CheckpointError: a key is not understood, or a value or a feature is not supported; the message names it.
     """
     rules = RULES[config["type"]]
+    foreign.check_keys(config, frozenset(rules), {}, str(file))
     for key, value in config.items():
-        if key not in rules:
-            raise unsupported_error(
-                f"{file} has the key {key!r}, which is not understood.{suggest_name(key, sorted(rules))} The policy "
-                f"could act differently than in lerobot. If {key} changes no action, remove it in a copy of the file."
-            )
         if not rules[key](value):
-            raise unsupported_error(f"{file}: {key}={json.dumps(value)[:60]} is not supported.")
+            raise unsupported_error(f"{file}: {key}={foreign.as_json(value)} is not supported.")
     for name, entry in config.get("input_features", {}).items():
         if entry.get("type") not in ("VISUAL", "STATE") or (entry["type"] == "VISUAL" and len(entry["shape"]) != 3):
             message = f"{file}: input_features has {name!r} of type {entry.get('type')}, shape {entry['shape']}; "

@@ -147,6 +147,11 @@ def _settings(step: Mapping[str, Any]) -> Mapping[str, Any]:
     return step.get("config") or {}
 
 
+def list_state_files(folder: Path, *steps: Steps) -> list[Path]:
+    """Return the files of a folder in which steps keep their tensors."""
+    return [folder / Path(step["state_file"]).name for each in steps for step in each.values() if "state_file" in step]
+
+
 def read_steps(file: Path) -> Sequence[tuple[str, Mapping[str, Any]]]:
     """Return the names and entries of the steps; none without the file.
 

@@ -4,14 +4,13 @@ The keys are those of the configurations of π0, π0.5, π0-FAST and SmolVLA in 
 refused, as is a value that makes lerobot act differently than the networks here.
 """
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from embodied_rl.actors.learning.checkpoint import damaged_error, unsupported_error
 from embodied_rl.checkpoints import lerobot_imitation
-from embodied_rl.config.freeze import suggest_name
+from embodied_rl.checkpoints.foreign import as_json, check_keys
 
 POLICIES = ("pi0", "pi05", "pi0_fast", "smolvla")
 """lerobot's policies that have a network here; those that are only cloned are in `lerobot_imitation`."""
@@ -87,8 +86,10 @@ def check_settings(config: Mapping[str, Any], file: Path) -> None:
     Raises:
         CheckpointError: a value is invalid or not supported, or a key is not understood; the message names it.
     """
-    if "type" in config and not isinstance(config["type"], str):
-        raise damaged_error(f'{file}: type={_short(config["type"])} should be the name of a policy, such as "pi0".')
+    if not isinstance(config.get("type"), str):
+        raise damaged_error(
+            f'{file}: type={as_json(config.get("type"))} should be the name of a policy, such as "pi0".'
+        )
     _check_numbers(config, file)
     for key in ("input_features", "output_features"):
         _check_features(config.get(key, {}), f"{file}: {key}")
@@ -119,7 +120,7 @@ def _check_numbers(config: Mapping[str, Any], file: Path) -> None:
 def _check_features(listed: object, where: str) -> None:
     """Check that features are a mapping from names to a type and a shape."""
     if not isinstance(listed, Mapping):
-        raise damaged_error(f"{where} should map names to types and shapes, not be {_short(listed)}.")
+        raise damaged_error(f"{where} should map names to types and shapes, not be {as_json(listed)}.")
     for name, entry in listed.items():
         shape = entry.get("shape") if isinstance(entry, Mapping) else None
         if not isinstance(shape, list) or not all(isinstance(size, int) for size in shape):
@@ -127,27 +128,11 @@ def _check_features(listed: object, where: str) -> None:
 
 
 def _check_supported(config: Mapping[str, Any], file: Path) -> None:
-    known = WHOLE | KINDS.keys() | READ | HARMLESS | ONLY.keys()
-    for key, value in config.items():
-        if key not in known and not key.startswith(HARMLESS_STARTS):
-            raise unsupported_error(
-                f"{file} has the key {key!r}, which is not understood.{suggest_name(key, sorted(known))} The policy "
-                f"could act differently than in lerobot. If {key} changes no action, remove it in a copy of the file."
-            )
-        if key in ONLY and value != ONLY[key]:
-            raise unsupported_error(
-                f"{file}: {key}={_short(value)} changes the policy's actions and is not supported yet, only "
-                f"{key}={_short(ONLY[key])} is."
-            )
+    checked = {key: value for key, value in config.items() if not key.startswith(HARMLESS_STARTS)}
+    check_keys(checked, WHOLE | KINDS.keys() | READ | HARMLESS, ONLY, str(file))
     rtc = config.get("rtc_config")
     if rtc is not None and (not isinstance(rtc, Mapping) or rtc.get("enabled", True) is not False):
         raise unsupported_error(
             f"{file}: rtc_config guides a chunk of actions by the last one, which is not supported yet: the policy "
             "acts without it if rtc_config is null in a copy of the file."
         )
-
-
-def _short(value: object) -> str:
-    """Return a value as JSON has it, shortened."""
-    text = json.dumps(value)
-    return text if len(text) < 60 else f"{text[:60]}…"

@@ -25,6 +25,11 @@ EPSILON = 1e-6
 STATS = "norm_stats.json"
 ASSET = "embodied_rl"
 """Asset id of new statistics."""
+KNOWN = frozenset(
+    {"action_dim", "action_expert_variant", "action_horizon", "dtype", "max_token_len", "paligemma_variant",
+     "precision", "pytorch_compile_mode", "vision_heads"}
+)  # fmt: skip
+"""Keys of config.json that are read, or say what the tensors do, or where and how openpi computes."""
 
 
 def recognise_folder(folder: Path) -> bool:
@@ -43,6 +48,8 @@ def read_folder(folder: Path, asset: str | None = None) -> FoundCheckpoint:
     found = foreign.find_tensors(folder)
     unsupported.check_openpi_tensors(folder, found)
     policy = "pi05" if any(name.endswith("time_mlp_in.weight") and "action" not in name for name in found) else "pi0"
+    only = {"pi05": policy == "pi05", "discrete_state_input": (policy == "pi05", None)}
+    foreign.check_keys(config, KNOWN, only, str(folder / "config.json"))
     tokenizer = folder / "tokenizer.json"
     return FoundCheckpoint(
         format="openpi",

@@ -132,7 +132,7 @@ def check_resolution(config: Mapping[str, Any], resolution: int, *keys: str) -> 
         UserError: one of them is another size.
     """
     for key in keys:
-        if config.get(key) not in (None, [resolution, resolution]):
+        if config.get(key, [resolution] * 2) != [resolution] * 2:  # null: images are not resized
             raise UserError(
                 f"The checkpoint's {key} is {config[key]}, while its vision tower takes squares of {resolution} "
                 "pixels; not supported.",

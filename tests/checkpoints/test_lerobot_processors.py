@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from tests.support import pi_sizes as sizes
 from tests.support.building_checkpoints import PROMPT_STEP, lerobot, simulator, statistics
-from tests.support.using_checkpoints import attach, attach_any, smolvla_folder
+from tests.support.using_checkpoints import attach, attach_any, smolvla_folder, there_and_back
 
 BEFORE, AFTER = "policy_preprocessor.json", "policy_postprocessor.json"
 CROP = {"registry_name": "image_crop_resize_processor", "config": {"crop_params_dict": {}, "resize_size": None}}
@@ -176,6 +176,22 @@ def test_statistics_from_elsewhere_are_read_in_the_mode_of_the_step(tmp_path: Pa
     file.write_text(json.dumps({"observation.state": known["state"], "action": known["action"]}))
     _, robot = attach(folder, "pi0", statistics=str(file))
     assert (robot.state.kind, robot.action.kind) == ("min_max", "quantiles")
+
+
+def test_tensors_of_steps_may_have_any_name(tmp_path: Path) -> None:
+    """A pipeline's own name begins it in lerobot. An export has the file, and a link out of the folder is refused."""
+    folder, files = lerobot(tmp_path / "folder", "pi0"), list[Path]()
+    for name, step in ((BEFORE, "normalizer_processor"), (AFTER, "unnormalizer_processor")):
+        files.append(folder / f"mine_{step}.safetensors")
+        old = named(json.loads((folder / name).read_text())["steps"], step)["state_file"]
+        change(folder, name, lambda steps: named(steps, step).update(state_file=files[-1].name))  # noqa: B023
+        (folder / old).rename(files[-1])
+    back = there_and_back(folder, "lerobot", attach(folder, "pi0"), "pi0")
+    assert all((back / file.name).read_bytes() == file.read_bytes() for file in files)
+    for file in files:
+        file.rename(tmp_path / file.name)
+        file.symlink_to(tmp_path / file.name)
+    refused(folder, "pi0", str(files[0]), "outside")
 
 
 def test_names_of_views_may_have_been_changed_before(tmp_path: Path) -> None:

@@ -97,6 +97,7 @@ def test_everything_that_releases_write_is_read(family: str, changed, folders: d
         ("pi05", "rtc_config", {}),
         ("pi0", "image_resolution", [112, 56]),
         ("smolvla", "resize_imgs_with_padding", [64, 64]),
+        ("smolvla", "resize_imgs_with_padding", None),
         ("pi0", "normalization_mapping", ["VISUAL"]),
         ("pi0", "normalization_mapping", {"VISUAL": 3}),
         ("pi0", "temporal_ensemble_coeff", 0.01),
@@ -181,9 +182,15 @@ def test_periods_go_with_the_policy_and_only_to_who_has_them(tmp_path: Path, fam
         there_and_back(tmp_path / "folder", "openpi", (network, robot), family)
 
 
-@pytest.mark.parametrize("kind", [5, None, ["act"], True])
+@pytest.mark.parametrize("kind", [5, None, ["act"], True, "absent"])
 def test_a_type_that_is_no_name_is_said_to_be_none(tmp_path: Path, kind: object) -> None:
+    """Without one no key could be checked."""
     folder = lerobot(tmp_path / "folder", "pi0", type=kind)
+    if kind == "absent":
+        kind, file = None, folder / "config.json"
+        content = json.loads(file.read_text())
+        del content["type"]
+        file.write_text(json.dumps(content))
     with pytest.raises(CheckpointError) as caught:
         detection.read_checkpoint(folder)
     written = json.dumps(kind)

@@ -15,6 +15,7 @@ from embodied_rl.interfaces.sim import Observation
 from tests.support import building_checkpoints as building
 from tests.support import pi_sizes as sizes
 from tests.support.building_checkpoints import FAMILIES, lerobot, openpi, use_tokenizer
+from tests.support.tiny_tokenizer import llama_tokenizer
 from tests.support.using_checkpoints import OPENPI, attach, attach_any, exported, save, smolvla_folder, there_and_back
 
 HUB = "google/paligemma-3b-pt-224"
@@ -79,6 +80,16 @@ def test_processors_that_are_made_anew_keep_the_name_of_the_source(tmp_path: Pat
     again = exported(file, "lerobot", tmp_path / "again")
     assert tokenizer_step(again)["config"]["tokenizer_name"] == name
     assert tokenizer_step(again)["artifacts"] == {"tokenizer_name": "tokenizer"}
+
+
+def test_the_tokenizer_is_that_of_the_step(tmp_path: Path) -> None:
+    """Others lie in its folder: lerobot reads the one that `artifacts` names."""
+    folder = lerobot(tmp_path / "folder", "pi0")
+    for place in (folder, folder / "backup"):
+        place.mkdir(exist_ok=True)
+        (place / "tokenizer.json").write_text(llama_tokenizer())
+    found = attach(folder, "pi0")[1]
+    assert found.tokenizer == (folder / "tokenizer/tokenizer.json").read_text()
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from tests.support.building_checkpoints import (
     simulator,
     tensors,
 )
+from tests.support.refusals import refuses
 from tests.support.using_checkpoints import OPENPI, attach, velocity
 
 
@@ -71,6 +73,28 @@ def test_the_converters_configuration_says_the_horizon(tmp_path: Path) -> None:
     folder = openpi(tmp_path / "folder", "pi0", converted=True)
     network, _ = attach(folder, "pi0", tokenizer=str(building.tokenizer_files(tmp_path / "tokenizer")))
     assert network.config.horizon == sizes.CHUNK
+
+
+@pytest.mark.parametrize("said", [{"history": 4}, {"pi05": True}, {"discrete_state_input": True}])
+def test_what_openpis_configuration_says_is_understood_or_refused(tmp_path: Path, said: dict[str, Any]) -> None:
+    folder = openpi(tmp_path / "folder", "pi0", converted=True)
+    file, (key,) = folder / "config.json", said
+    usual = {"dtype": "bfloat16", "pi05": False, "discrete_state_input": None, "max_token_len": 48}
+    file.write_text(json.dumps(json.loads(file.read_text()) | usual))
+    assert detection.read_checkpoint(folder).policy == "pi0"
+    file.write_text(json.dumps(json.loads(file.read_text()) | said))
+    with refuses("checkpoint-unsupported", file, key):
+        detection.read_checkpoint(folder)
+
+
+def test_a_single_file_of_weights_counts_beside_an_index(tmp_path: Path) -> None:
+    """As in lerobot and transformers: shards that an earlier export left behind are not read."""
+    folder = lerobot(tmp_path / "folder", "pi0")
+    weights = folder / "model.safetensors"
+    whole = weights.read_bytes()
+    building.shard(folder)
+    weights.write_bytes(whole)
+    assert {entry.file for entry in detection.read_checkpoint(folder).tensors.values()} == {weights}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -194,6 +218,14 @@ def test_without_names_lerobot_makes_every_action_relative(tmp_path: Path) -> No
     theirs = ["grip" + "per", "b", "c", "d", "e"]
     _, robot = attach(lerobot(tmp_path / "named", "pi0", relative=True, action_names=theirs), "pi0")
     assert robot.relative == (-1, 1, 2, 3, 4)
+
+
+def test_an_exclusion_without_a_name_excludes_nothing(tmp_path: Path) -> None:
+    folder = lerobot(tmp_path / "folder", "pi0", relative=True, action_names=sizes.ACTION_NAMES)
+    file = folder / "policy_preprocessor.json"
+    file.write_text(file.read_text().replace('"gripper"\n', '""\n'))
+    assert '""' in file.read_text()
+    assert attach(folder, "pi0")[1].relative == (0, 1, 2, 3, 4)
 
 
 def test_cameras_that_only_fill_up_are_no_views(tmp_path: Path) -> None:

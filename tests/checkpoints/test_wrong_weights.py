@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from tests.support import building_checkpoints as building
 from tests.support.building_checkpoints import EMBEDDING, HEAD
@@ -110,13 +110,24 @@ def test_a_shard_that_is_missing(folder: Path) -> None:
     refused(folder, "model.safetensors.index.json names model-00002-of-00002.safetensors, which is missing")
 
 
-def test_an_index_that_names_what_no_shard_holds(folder: Path) -> None:
+def test_an_index_that_differs_from_its_shards(folder: Path) -> None:
+    """It names what no shard holds, or another shard, or leaves a tensor out; or two shards hold one tensor."""
+    building.shard(folder)
+    index, (first, second) = folder / "model.safetensors.index.json", sorted(folder.glob("model-*.safetensors"))
+    listed = json.loads(index.read_text())
+    name = next(name for name, place in listed["weight_map"].items() if place == first.name)
+    others = {key: place for key, place in listed["weight_map"].items() if key != name}
+    for wrong in (listed["weight_map"] | {"model.nowhere": first.name}, others | {name: second.name}, others):
+        index.write_text(json.dumps({"weight_map": wrong}))
+        refused(folder, str(index), "model.nowhere" if "model.nowhere" in wrong else name)
+    index.write_text(json.dumps(listed))
+    save_file(load_file(second) | {name: 2 * load_file(first)[name]}, second)
+    refused(folder, str(index), second.name, name)
+
+
+def test_what_is_damaged_in_an_index(folder: Path) -> None:
     building.shard(folder)
     index = folder / "model.safetensors.index.json"
-    listed = json.loads(index.read_text())
-    listed["weight_map"]["model.nowhere"] = "model-00001-of-00002.safetensors"
-    index.write_text(json.dumps(listed))
-    refused(folder, "names model.nowhere, which no file holds")
     for damaged in ("{", "[]", '{"weight_map": []}', '{"weight_map": {"model.x": 3}}', "{}"):
         index.write_text(damaged)
         refused(folder, "model.safetensors.index.json is damaged")

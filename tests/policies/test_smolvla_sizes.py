@@ -103,10 +103,10 @@ def test_sizes_that_shapes_do_not_determine_are_requested() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"adapt_to_pi_aloha": True}, "adapt_to_pi_aloha"),
         ({"num_expert_layers": 8}, "8 expert layers"),
         ({"resize_imgs_with_padding": [512, 384]}, "512, 384"),
         ({"resize_imgs_with_padding": [224, 224]}, "224, 224"),
+        ({"resize_imgs_with_padding": None}, "None"),
     ],
 )
 def test_unsupported_checkpoint_settings_are_refused(change: dict[str, object], words: str) -> None:

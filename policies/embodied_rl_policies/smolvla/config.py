@@ -150,12 +150,7 @@ def read_sizes(shapes: Shapes, config: Mapping[str, Any], given: Mapping[str, An
         UserError: tensors that determine sizes are missing, neither checkpoint nor user gives another size, or the
             checkpoint requires a feature that this network does not support.
     """
-    config = {key: value for key, value in config.items() if value is not None}
-    if config.get("adapt_to_pi_aloha"):
-        raise UserError(
-            "The checkpoint has adapt_to_pi_aloha, which converts joints and grippers; it is not supported.",
-            code="checkpoint-unsupported",
-        )
+    config = {key: value for key, value in config.items() if value is not None or key == "resize_imgs_with_padding"}
     layers, expert = config.get("num_vlm_layers", 0), config.get("num_expert_layers", 0)
     if expert > 0 and expert != layers:
         raise UserError(
