@@ -78,8 +78,8 @@ def test_initial_states_share_seeds_or_have_their_own(seeding: str, seeds: int, 
     assert benchmark.describe_benchmark(asked, [desk, kitchen])["seeding"] == seeding
 
 
-@pytest.mark.parametrize("suite", ["spatial", "object", "goal", "10"])
-def test_libero_draws_its_fixtures_for_each_state_unless_it_is_told_otherwise(suite: str) -> None:
+@pytest.mark.parametrize("suite", ["spatial", "object", "goal", "10", "robustness"])
+def test_libero_draws_fixtures_and_variations_for_each_state_unless_it_is_told_otherwise(suite: str) -> None:
     def read(*typed: str) -> BenchmarkNode:
         words = [f"benchmark=libero_{suite}", "policy=random", *typed]
         found = freeze_config(EvalConfig, compose_config("eval", words, ("episodes", "policy"))).benchmark
