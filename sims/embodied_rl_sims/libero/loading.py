@@ -22,6 +22,8 @@ def load_package(renderer: str, place: Path) -> ModuleType:
         Unavailable: the renderer's driver is not installed.
     """
     set_renderer(renderer, loaded="robosuite" in sys.modules)
+    if not os.environ.get("CUDA_VISIBLE_DEVICES", "0").replace(",", "").isdigit():  # robosuite reads only numbers there
+        os.environ.setdefault("MUJOCO_EGL_DEVICE_ID", "0")
     with explain_driver_errors(renderer, ImportError, AttributeError):
         _import_robosuite()
     libero = _import_quietly()

@@ -156,6 +156,24 @@ def test_the_user_s_variable_is_as_before(
     assert os.environ[VARIABLE] == str(folder)
 
 
+@pytest.mark.parametrize(
+    ("visible", "device"), [("", "0"), ("GPU-3af2", "0"), ("1", None), ("0,1", None), (None, None)]
+)
+def test_pictures_are_drawn_on_the_first_device_where_robosuite_cannot_read_which(
+    seen: list[str | None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, visible: str | None, device: str | None
+) -> None:
+    """Its EGL takes int() of CUDA_VISIBLE_DEVICES, which may be empty or name a GPU by its identifier."""
+    monkeypatch.setenv("MUJOCO_EGL_DEVICE_ID", "before")  # so that it is restored
+    monkeypatch.delenv("MUJOCO_EGL_DEVICE_ID")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.setattr(loading, "set_renderer", lambda *_, **__: None)
+    monkeypatch.setattr(loading, "_import_robosuite", lambda: None)
+    loading.load_package("egl", tmp_path)
+    assert os.environ.get("MUJOCO_EGL_DEVICE_ID") == device
+
+
 def test_assets_are_where_the_user_s_configuration_says(seen: list[str | None], tmp_path: Path) -> None:
     downloaded, packaged, named = (
         tmp_path / "home/.cache/libero/assets",
