@@ -60,11 +60,12 @@ def make_environment(config: GymnasiumConfig, render: bool) -> Any:
 
     Raises:
         UserError: the id is not registered, or the environment rejects the options.
+        Unavailable: a package that the environment needs is not installed.
     """
     gymnasium = load_package(config)
     keys = {"max_episode_steps": -1, "disable_env_checker": True, **config.options}
     size = {"width": config.image_size, "height": config.image_size}
-    unregistered = gymnasium.error.UnregisteredEnv
+    errors = gymnasium.error
     try:
         if not render:
             return gymnasium.make(config.id, **keys)
@@ -74,11 +75,15 @@ def make_environment(config: GymnasiumConfig, render: bool) -> Any:
             if not any(f"unexpected keyword argument '{name}'" in str(error) for name in size):
                 raise
             return gymnasium.make(config.id, render_mode="rgb_array", **keys)
-    except unregistered:
+    except errors.UnregisteredEnv:
         near = difflib.get_close_matches(config.id, list(gymnasium.registry), 3, 0.6)
         where = f"sim.package={config.package}" if config.package else "sim.package, the module that registers it"
         hint = f"Did you mean {', '.join(near)}?" if near else f"Is it one of {where}?"
         raise UserError(f"sim.id: unknown environment '{config.id}'. {hint}", code="environment-unknown") from None
+    except errors.DependencyNotInstalled as error:
+        raise Unavailable(f"{config.id}: {error}") from error
+    except errors.Error as error:
+        raise UserError(f"sim.id={config.id}: {error}", code="environment-unknown") from error
     except TypeError as error:
         raise UserError(f"sim.options={config.options}: {error}", code="option-invalid") from error
 
@@ -159,7 +164,11 @@ class GymnasiumEnvironment:
 
     def __init__(self, config: GymnasiumConfig, spec: SimulatorSpec) -> None:
         self._config, self._spec = config, spec
-        self._environment = make_environment(config, render=True)
+        self._environment = make_environment(config, render=bool(spec.cameras))
+        self._draws = "rgb_array" in self._environment.metadata.get("render_modes", ())
+        if self._draws and not spec.cameras:  # for videos
+            self._environment.close()
+            self._environment = make_environment(config, render=True)
         self._layout = make_observation_layout(config, self._environment.observation_space)
         self._space = self._environment.action_space
         self.instruction = make_instruction(config)
@@ -181,6 +190,7 @@ class GymnasiumEnvironment:
                 entry that states success.
         """
         given = action.astype(self._space.dtype).reshape(self._space.shape)
+        given = np.clip(given, self._space.low, self._space.high)  # float32 limits may lie beyond those of float64
         self.observation, reward, terminated, truncated, info = self._environment.step(given)
         self._steps += 1
         if truncated and not terminated and self._steps < self._spec.horizon:
@@ -205,11 +215,19 @@ class GymnasiumEnvironment:
         return View(flat[self._layout.chosen], images, flat)
 
     def render(self, width: int, height: int) -> Array:
-        """Draw a picture uint8 [height, width, 3]. Raises `Unavailable`: OpenGL is not available for drawing."""
+        """Draw a picture uint8 [height, width, 3]; black if the environment draws none.
+
+        Raises:
+            Unavailable: OpenGL, or a package that the environment draws with, is not installed.
+        """
+        if not self._draws:
+            return np.zeros((height, width, 3), np.uint8)
         try:
             picture = draw_picture(self._environment)
         except Exception as error:
             text = f"{type(error).__name__} {error}"
+            if text.startswith("DependencyNotInstalled"):
+                raise Unavailable(f"{self._config.id} cannot draw: {error}") from error
             if self._drawn or not any(word in text for word in _OPENGL_WORDS):
                 raise
             raise Unavailable(f"{self._config.id} cannot draw: {error}. {OPENGL}") from error

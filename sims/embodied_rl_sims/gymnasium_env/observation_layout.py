@@ -36,8 +36,8 @@ class ObservationLayout:
 
     def flat(self, observation: Any) -> Array:
         """Return all numbers of an observation, float32 [P]."""
-        parts = [reduce(getitem, path, observation) for path in self.paths]
-        return np.concatenate([np.ravel(part) for part in parts]).astype(np.float32)
+        parts = [np.ravel(reduce(getitem, path, observation)) for path in self.paths]
+        return np.concatenate([np.zeros(0, np.float32), *parts]).astype(np.float32)
 
 
 def make_observation_layout(config: GymnasiumConfig, space: Any) -> ObservationLayout:
@@ -56,7 +56,7 @@ def make_observation_layout(config: GymnasiumConfig, space: Any) -> ObservationL
             raise UserError(
                 f"sim.id={config.id}: its observation{f' {key!r}' if key else ''} is {space}, which is no list of "
                 "numbers. Arrays of one or two dimensions, and dicts of them, can make a state; pictures are drawn by "
-                "`render`." + (" Choose others: sim.state_keys=[…]" if key else ""),
+                "`render`. " + ("Choose others: sim.state_keys=[…]" if key else "sim.state_keys=[] leaves it out."),
                 code="observation-space-unsupported",
             )
     leaves = {key: (path, leaf) for key, (path, leaf) in leaves.items() if _is_numbers(leaf)}
@@ -65,7 +65,8 @@ def make_observation_layout(config: GymnasiumConfig, space: Any) -> ObservationL
         count = int(np.prod(leaf.shape))
         place[key] = np.arange(len(names), len(names) + count)
         names += fetch.name_entries(config.id, key, count) or [f"{key or 'state'}_{number}" for number in range(count)]
-    positions, entries = np.concatenate([place[key] for key in chosen]), config.state_entries
+    positions = np.concatenate([np.zeros(0, np.int64), *(place[key] for key in chosen)])
+    entries = config.state_entries
     if entries is None and config.observations == "rgb" and config.state_keys is None:
         entries = fetch.find_robot_entries(config.id, len(positions))
     if entries is not None:

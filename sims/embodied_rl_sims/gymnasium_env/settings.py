@@ -48,7 +48,7 @@ class GymnasiumConfig:
     state_keys: tuple[Text, ...] | None = None
     """which entries of a dict observation form the state; null for all but `achieved_goal` when observations=state, and
     for `observation` alone when observations=rgb. An entry of a dict within is called "desired_goal.microwave";
-    "desired_goal" takes all of it."""
+    "desired_goal" takes all of it; [] takes none, for a policy that sees the picture alone."""
     state_entries: tuple[int, ...] | None = None
     """which numbers of that state a policy sees, for instance [0, 1, 2]; null for all of them, or, where a Fetch
     environment is seen by pictures, for those that its robot can measure."""

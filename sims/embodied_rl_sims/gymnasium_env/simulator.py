@@ -30,10 +30,10 @@ def spec_of(config: GymnasiumConfig) -> SimulatorSpec:
         layout = make_observation_layout(config, environment.observation_space)
         low, high = find_action_limits(config, environment.action_space)
         control_hz = config.control_hz or _control_hz(config, environment)
-        modes = environment.metadata.get("render_modes", ())
+        modes, id = environment.metadata.get("render_modes", ()), environment.spec.id  # with the version
     finally:
         environment.close()
-    horizon = config.horizon or load_package(config).spec(config.id).max_episode_steps
+    horizon = config.horizon or load_package(config).spec(id).max_episode_steps
     if horizon is None:
         raise UserError(
             f"sim.id={config.id} is registered without max_episode_steps: set sim.horizon.", code="horizon-missing"
