@@ -73,6 +73,7 @@ class TabletopVectorEnv(VectorEnv[Any, Any, Any]):
             ("render_mode", render_mode, ("rgb_array", None)),
             ("family", family, (None, *(spec := spec_of(TabletopConfig())).families)),
             ("split", split, ("train", *spec.splits)),
+            ("renderer", options.get("renderer", "raycast"), ("raycast", "egl")),
         ):
             if value not in known:
                 raise UserError(f"{ID}: {name}={value} is none of {', '.join(map(str, known))}.", code="choice-unknown")
@@ -102,7 +103,14 @@ class TabletopVectorEnv(VectorEnv[Any, Any, Any]):
         self.observation_space = batch_space(self.single_observation_space, num_envs)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Start an episode in each environment; `seed` determines all episodes from here on."""
+        """Start an episode in each environment; `seed` determines all episodes from here on.
+
+        Raises:
+            UserError: `options` has a `reset_mask`: environments begin their next episode in `step`.
+        """
+        if options and "reset_mask" in options:
+            message = "environments are reset together, and begin their next episode in step: leave reset_mask out."
+            raise UserError(f"{ID}: {message}", code="option-invalid")
         super().reset(seed=seed)
         self._episodes = [self._draw_episode() for _ in range(self.num_envs)]
         seen = self._simulator.reset(self._episodes)

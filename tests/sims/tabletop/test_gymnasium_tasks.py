@@ -126,6 +126,7 @@ def test_a_success_is_worth_one() -> None:
     [
         ({"family": "throw"}, "family=throw"), ({"observations": "pixels"}, "rgb, state"),
         ({"reward": "dense"}, "reward=dense"), ({"split": "test"}, "split=test"), ({"render_mode": "human"}, "human"),
+        ({"renderer": "opengl"}, "raycast, egl"),
     ],
 )  # fmt: skip
 def test_unknown_choices_are_refused(options: dict[str, Any], part: str) -> None:
@@ -159,6 +160,13 @@ def test_an_action_that_is_not_finite_is_refused(value: float) -> None:
 def test_settings_of_another_type_are_refused(key: str, value: Any) -> None:
     with refuses("value-wrong-type", key):
         tasks.TabletopEnv(**{key: value})
+
+
+def test_a_reset_of_some_environments_is_refused() -> None:
+    environments = make_vector(2, observations="state")
+    environments.reset(seed=0, options={})
+    with refuses("option-invalid", "reset_mask"):
+        environments.reset(options={"reset_mask": np.array([True, False])})
 
 
 def test_there_is_one_environment_at_least() -> None:
