@@ -24,8 +24,8 @@ class MetaWorldConfig:
     then one family, in place of the difficulties."""
     goals_seed: int = 42
     """seed of the package's fifty goals of each task: `Episode.initial_state` k is
-    `metaworld.MT1(task, seed=goals_seed).train_tasks[k]`, as LeRobot has it with 42; in ml suites, the task's k-th of
-    the suite's own, such as `metaworld.ML45(seed=goals_seed).test_tasks`."""
+    `metaworld.MT1(task, seed=goals_seed).train_tasks[k]`; in ml suites, the task's k-th of the suite's own, such as
+    `metaworld.ML45(seed=goals_seed).test_tasks`."""
     goal: Literal["auto", "visible", "hidden"] = "auto"
     """whether the observation holds the goal's position, else zeros; "auto": visible in mt suites and for tasks of
     one's own choice, hidden in ml suites. Pictures always show it, where the package draws it."""

@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 def diagnose(config: VlaEvalConfig) -> list[Diagnosis]:
     """Check the package against its pin."""
-    return [diagnose_package(name, pinned, f"pip install {name}=={pinned}") for name, pinned in PINS.items()]
+    return [diagnose_package(name, pinned, "embodied-rl sim install vla_eval") for name, pinned in PINS.items()]
 
 
 def provenance(config: VlaEvalConfig) -> dict[str, str]:
