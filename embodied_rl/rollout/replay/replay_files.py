@@ -32,7 +32,7 @@ class Texts:
     Only one process may `write` to a file.
 
     Raises:
-        ReplayError: the file is missing or damaged, or another process writes to it.
+        ReplayError: the file is missing or damaged, or another process writes to it. StorageError: the disk is full.
     """
 
     def __init__(self, path: Path | None = None, write: bool = True):
@@ -66,7 +66,10 @@ class Texts:
         """Return the number of a text; add a new text first, on disk before any row can refer to it."""
         if text not in self._numbers:
             if self._file is not None:
-                self._file.write(json.dumps(text).encode() + b"\n")
+                line = json.dumps(text).encode() + b"\n"
+                with explain_errors(Path(self._file.name), "the replay storage"):
+                    while line:  # a disk that becomes full takes a part, and then raises
+                        line = line[self._file.write(line) :]
             self._numbers[text] = len(self._texts)
             self._texts.append(text)
         return self._numbers[text]
@@ -97,7 +100,7 @@ def _locked(path: Path) -> IO[bytes]:
 def check_not_written(folder: Path) -> None:
     """Raise `ReplayError` while a process writes to a storage, which must not be read then."""
     check_ends(path := folder / TEXTS, ReplayError)
-    with suppress(FileNotFoundError), path.open("rb") as file:
+    with suppress(OSError), path.open("rb") as file:  # `Texts` says what is wrong
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:

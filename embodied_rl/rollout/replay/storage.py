@@ -113,7 +113,6 @@ class ReplayStorage(Writer):
         """
         storage = cls.__new__(cls)
         storage._attach(read_format(folder), folder, write=False)
-        storage._check_numbers(folder)
         return storage
 
     def _check_numbers(self, folder: Path) -> None:
@@ -140,6 +139,8 @@ class ReplayStorage(Writer):
         try:
             self._arrays = layout.allocate() if folder is None else open_arrays(folder, layout, write)
             self._ring = Ring(layout, self._arrays)
+            if folder is not None:
+                self._check_numbers(folder)
         except BaseException:
             self._texts.close()
             raise

@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable
-from contextlib import closing, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import pytest
 
 import embodied_rl.rollout.replay.storage as module
 from embodied_rl.interfaces.sim import Camera, Source
+from embodied_rl.rollout.replay.experience import open_offline
 from embodied_rl.rollout.replay.format import FieldKind, ReplayError, ReplayFormat
 from embodied_rl.rollout.replay.storage import PLAIN, ReplayStorage
 from embodied_rl.system.atomic_write import StorageError
@@ -220,8 +221,9 @@ def test_a_number_out_of_its_range_is_refused_before_it_is_used(tmp_path: Path, 
     array = np.load(tmp_path / "replay" / f"{field}.npy", mmap_mode="r+")
     array[:] = value
     array.flush()
-    with refuses("replay-damaged", field, kind=ReplayError):
-        ReplayStorage.open(tmp_path / "replay")
+    for make_storage in (ReplayStorage.open, lambda folder: ReplayStorage(SMALL, folder)):
+        with refuses("replay-damaged", field, kind=ReplayError):
+            make_storage(tmp_path / "replay")
 
 
 @pytest.mark.parametrize("field", ["reward", "state", "privileged", "executed"])
@@ -317,6 +319,14 @@ def test_a_damaged_folder_is_refused(tmp_path: Path, damage: Callable, named: st
             make_storage(tmp_path / "replay")
 
 
+def test_texts_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    ReplayStorage(SMALL, tmp_path / "replay").close()
+    (tmp_path / "replay" / "texts.jsonl").unlink()
+    (tmp_path / "replay" / "texts.jsonl").mkdir()
+    with refuses("replay-damaged", "texts.jsonl", kind=ReplayError):
+        open_offline(tmp_path / "replay", SPEC)
+
+
 def test_a_folder_with_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("precious")
     with refuses("replay-missing", tmp_path):
@@ -365,6 +375,21 @@ def test_a_full_disk_is_an_error_when_the_storage_is_made(tmp_path: Path, monkey
     with pytest.raises(StorageError, match="The disk is full"):
         ReplayStorage(SMALL, tmp_path / "replay")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_disk_that_is_full_later_is_named(
+    tmp_path: Path, files_up_to: Callable[[int], AbstractContextManager[None]]
+) -> None:
+    """Though it took a part of a text, which the next process forgets."""
+    with closing(ReplayStorage(SMALL, tmp_path / "replay")) as storage:
+        events(script := Script(storage))
+        taken = (tmp_path / "replay" / "texts.jsonl").stat().st_size
+        with files_up_to(taken + 5), refuses("disk-full", "texts.jsonl", kind=StorageError):
+            storage._texts.number("a task that is new")
+    assert (tmp_path / "replay" / "texts.jsonl").stat().st_size == taken + 5
+    with closing(ReplayStorage(SMALL, tmp_path / "replay")) as storage:
+        assert storage._texts.number("a task that is new") == len(storage._texts) - 1
+        assert_holds(storage, script.expected())
 
 
 def test_the_space_is_taken_at_once(tmp_path: Path) -> None:
