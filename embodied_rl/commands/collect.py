@@ -23,6 +23,7 @@ from embodied_rl.critic.evaluation.demonstration_filter import choose_filter
 from embodied_rl.critic.evaluation.filtered_demonstrations import filter_records
 from embodied_rl.datasets.record import Record, write_npz
 from embodied_rl.evaluate.protocol import enumerate_episodes
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import DeployedPolicy
 from embodied_rl.interfaces.sim import Array, Episode, Observation, Simulator, SimulatorSpec, StepResult
 from embodied_rl.rollout.episode_sampler import derive_episode_seed, derive_noise_seed
@@ -37,6 +38,7 @@ from embodied_rl.system.atomic_write import explain_errors, make_folder
 
 AT_ONCE = 16
 """Episodes that run side by side."""
+_INDEX = "index.jsonl"
 
 
 def run(config: CollectConfig) -> None:
@@ -56,7 +58,7 @@ def run(config: CollectConfig) -> None:
         envs = kind.limit_environments(AT_ONCE)
         simulator = kind.build(envs)
         actor = choose_policy(config.policy, simulator, envs)
-        with explain_errors(out, "out"), (out / "index.jsonl").open("w", encoding="utf-8") as index:
+        with explain_errors(out, "out"), (out / _INDEX).open("w", encoding="utf-8") as index:
             for record in keep(collect_episodes(actor, simulator, listed, noise, envs)):
                 success, task = any(record.success), kind.spec.tasks[record.episode.task].name
                 entries = {
@@ -77,7 +79,7 @@ def check_collection(config: CollectConfig) -> None:
 
 
 def check_out(config: CollectConfig) -> None:
-    """Check that `out` is new, for formats that would keep what they find there; raise `UserError` otherwise."""
+    """Check that `out` holds no earlier episodes; raise `UserError` otherwise."""
     out = Path(config.out)
     if config.format == "lerobot":
         from embodied_rl.datasets.lerobot.collected import check_new  # needs the optional pyarrow and PyAV
@@ -85,6 +87,8 @@ def check_out(config: CollectConfig) -> None:
         check_new(out)
     elif config.format == "replay":
         replay_files.check_new(out)
+    elif (out / _INDEX).exists():
+        raise UserError(f"out={out} holds episodes of another collection: give a new folder.", code="output-exists")
 
 
 @contextmanager

@@ -177,6 +177,16 @@ def test_a_dataset_is_not_collected_into_twice(tmp_path) -> None:
         run(config)
 
 
+def test_files_of_another_collection_are_not_replaced(tmp_path) -> None:
+    config = CollectConfig(SimNode("tabletop", options=OPTIONS), "random", episodes=1, out=str(tmp_path))
+    run(config)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    for call in (run, check_collection):
+        with refuses("output-exists", tmp_path):
+            call(replace(config, episodes=2, seed=1))
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
 def test_a_replay_storage_is_not_collected_into_twice(tmp_path, monkeypatch) -> None:
     config = CollectConfig(SimNode("tabletop", options=OPTIONS), "random", episodes=1, format="replay")
     run(replace(config, out=str(tmp_path / "stored")))
