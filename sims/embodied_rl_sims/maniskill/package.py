@@ -10,6 +10,7 @@ from typing import Any
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Unavailable
+from embodied_rl_sims.maniskill import plate_scenes
 from embodied_rl_sims.maniskill.settings import ManiSkillConfig
 
 
@@ -114,8 +115,8 @@ def find_entry(config: ManiSkillConfig) -> Any:
         UserError: the task does not exist, or it lacks this reward.
         Unavailable: the task is not ManiSkill's, and not built here.
     """
-    if config.task.startswith("PutOnPlateInScene25"):
-        raise Unavailable(f"sim.task={config.task} is a task of RL4VLA and RLinf, whose scene is not built here.")
+    if config.task in plate_scenes.SPLITS:
+        raise plate_scenes.refuse(config.task)
     import_module("mani_skill.envs")  # registers the tasks
     tasks = import_module("mani_skill.utils.registration").REGISTERED_ENVS
     _check_name("task", config.task, list(tasks))

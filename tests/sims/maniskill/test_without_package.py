@@ -30,11 +30,6 @@ def test_wrong_settings_are_refused_by_key(keys, message):
         ManiSkillConfig(**keys)
 
 
-def test_put_on_plate_tasks_are_refused_by_name():
-    with pytest.raises(Unavailable, match=r"sim\.task=PutOnPlateInScene25Main-v3 .*RL4VLA.* not built here"):
-        ManiSkill.spec_of(ManiSkillConfig(task="PutOnPlateInScene25Main-v3"))
-
-
 def test_small_seeds_and_numbered_states_are_the_packages_own():
     assert find_seed(Episode(0, 0, 2**30 - 1)) == 2**30 - 1
     assert find_seed(Episode(0, 0, 5, initial_state=9)) == 9
