@@ -47,15 +47,15 @@ def draw_figures(config: FiguresConfig) -> tuple[dict[str, TrackedRun | TrackedE
     """
     if config.group is not None:
         check_folder_name(config.group, "group")
-    if not (Path(config.results) / LIST).is_file():
-        message = f"results={config.results} has no {LIST}: run this in a clone, or name its folder of tracked runs."
-        raise UserError(message, code="figures-missing")
     places: dict[str, TrackedRun | TrackedEvaluation] = {}
     for path in config.runs:
         place, tracked = read_finished(Path(path), config.group)
         if place in places:
             raise UserError(f"{place} would hold two of the runs: track them by themselves.", code="runs-equal-seed")
         places[place] = tracked
+    if not (Path(config.results) / LIST).is_file():
+        message = f"results={config.results} has no {LIST}: run this in a clone, or name its folder of tracked runs."
+        raise UserError(message, code="figures-missing")
     return places, redraw(Path(config.results).absolute(), places)
 
 

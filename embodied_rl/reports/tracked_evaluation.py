@@ -40,8 +40,13 @@ class TrackedEvaluation:
 
     @staticmethod
     def is_evaluation(folder: Path) -> bool:
-        """Tell whether a folder holds a finished evaluation, and not a run."""
+        """Tell whether a folder holds a finished evaluation, and not a run.
+
+        Raises:
+            UserError: its report is damaged, or a link that leads elsewhere.
+        """
         file = folder / "report.json"
+        check_inside(folder, file)
         return file.is_file() and Report.read(file).metadata.get("kind") == _KIND
 
     @staticmethod
@@ -49,8 +54,8 @@ class TrackedEvaluation:
         """Read a finished evaluation; of paths only the last part is kept.
 
         Raises:
-            UserError: the folder has no report of an evaluation, the source was changed, or the report is a link that
-                leads elsewhere.
+            UserError: the folder has no report of an evaluation, its report is a link that leads elsewhere, or the
+                source was changed.
         """
         check_inside(folder, folder / "report.json")
         report = Report.read(folder / "report.json")

@@ -143,7 +143,7 @@ def test_films_behind_a_link_are_not_looked_for(make_run, tmp_path):
 
 def test_a_dry_run_names_the_runs(make_run, capsys):
     assert main(["watch", str(make_run(0, [0.5]).path), "--dry-run"]) == 0
-    assert "demo, seed 0: " in capsys.readouterr().out
+    assert "demo, seed 0:" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:8090", ""])
