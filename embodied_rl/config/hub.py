@@ -33,7 +33,7 @@ _PARTS = "*--*_checkpoint.pt"
 _UNREADABLE = (AssertionError, AttributeError, LookupError, TypeError)
 """Exceptions of the library for an answer that is not as the Hub's are."""
 _RESETS = 5
-"""How often a download begins anew where the other side resets connections."""
+"""How often a download begins again where the other side resets connections."""
 KEYS = {
     r"(policy\.)?checkpoint|policy(_file|\.(tokenizer|statistics))?|policies\..*|model|reward\.(file|path)": "model",
     r"dataset|source|replay\.preload": "dataset",
@@ -251,7 +251,7 @@ def _call(name: HubName, *, also: Sequence[str] = (), **options: Any) -> Any:
 
 
 def _call_again(name: HubName) -> None:
-    """Download; where a connection is reset, which the library does not continue, begin the unfinished files anew."""
+    """Download; where a connection is reset, which the library does not continue, begin the unfinished files again."""
     for _ in range(_RESETS):
         with suppress(import_module("httpx2").ReadError):
             return _call(name)

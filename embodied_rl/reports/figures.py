@@ -125,8 +125,12 @@ def check_figure(name: str, figure: Figure, groups: Mapping[str, Sequence[Tracke
     if not any(places) or "" in places or bool(groups) == bool(figure.evaluations):
         message = f"{LIST}: {name} needs runs or evaluations, and at least one file: plot, table or profile."
         raise UserError(message, code="figure-incomplete")
-    if figure.evaluations and (figure.plot or figure.profile):
-        raise UserError(f"{LIST}: {name}: evaluations have a table alone.", code="figure-incomplete")
+    if figure.evaluations and (figure.plot or figure.profile or figure.levels or figure.interventions):
+        raise UserError(f"{LIST}: {name}: evaluations have a table of success alone.", code="figure-incomplete")
+    for label, runs in groups.items():
+        if figure.interventions and not all(run.interventions for run in runs):
+            message = f"{LIST}: {name}: a run of {label} has no interventions of a human: leave interventions out."
+            raise UserError(message, code="tracked-runs-unequal")
     if figure.families or figure.profile is not None:
         found = {label: {tuple(run.after.families) for run in runs} for label, runs in groups.items()}
         if len(different := set.union(*found.values())) > 1:
@@ -280,7 +284,7 @@ def _format_minutes(runs: Sequence[TrackedRun], level: float) -> str:
 
 def _format_interventions(runs: Sequence[TrackedRun]) -> list[str]:
     """Return interventions an episode in the first and in the last quarter of the episodes, means of the runs."""
-    parts = [split_in_quarters(run.interventions or (0,)) for run in runs]
+    parts = [split_in_quarters(run.interventions) for run in runs]
     return [f"{fmean(fmean(quarters[place]) for quarters in parts):.2f}" for place in (0, -1)]
 
 

@@ -134,6 +134,13 @@ def test_interventions_are_told_by_quarter(make_run, tmp_path):
     assert table[2].endswith("| 1.00 | 0.00 |")
 
 
+def test_interventions_of_a_run_without_a_human_are_not_drawn_as_none(make_run, results):
+    TrackedRun.of(make_run(0, [1], [1])).write(results / "demo" / "s0.json")
+    (results / "figures.yaml").write_text(LIST + "  interventions: true\n")
+    with refuses("tracked-runs-unequal", "interventions"):
+        redraw(results)
+
+
 def test_figures_are_redrawn_to_the_byte(make_run, results, tmp_path, capsys):
     folders = tuple(str(make_run(seed, [1, 0, 0, 0], [1, 1, 0, 1]).path) for seed in (0, 1))
     assert run(FiguresConfig(folders, results=str(results))) == 0
@@ -196,8 +203,10 @@ def test_evaluations_that_cannot_be_tracked_are_refused(make_evaluation, results
             check_figures(FiguresConfig((str(make_evaluation(code, [1], **metadata)),), "seen", str(results)))
     with refuses("group-missing"):
         check_figures(FiguresConfig((str(make_evaluation("nameless", [1])),), results=str(results)))
-    for figure in ("plot: docs/a.svg", "profile: docs/a.svg"):
-        (results / "figures.yaml").write_text(f"splits: {{title: S, evaluations: {{seen: seen}}, {figure}}}")
+    for figure in ("plot: docs/a.svg", "profile: docs/a.svg", "levels: [0.9]", "interventions: true"):
+        (results / "figures.yaml").write_text(
+            f"splits: {{title: S, evaluations: {{seen: seen}}, table: docs/page.md, {figure}}}"
+        )
         with refuses("figure-incomplete"):
             check_figures(FiguresConfig((str(make_evaluation(figure[:4], [1])),), "seen", str(results)))
 
