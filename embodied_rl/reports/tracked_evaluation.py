@@ -13,10 +13,10 @@ from typing import Any
 from embodied_rl.config.freeze import freeze_config
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.reports.report import Report
-from embodied_rl.reports.tracked_run import Outcomes, drop_folders
+from embodied_rl.reports.tracked_run import Outcomes, drop_folders, read_tracked
 from embodied_rl.runs.provenance import select_for_report
 from embodied_rl.system.atomic_write import make_folder, write_text
-from embodied_rl.system.untrusted_files import check_inside, read_json
+from embodied_rl.system.untrusted_files import check_inside
 
 FORMAT = "embodied-rl tracked evaluation 1"
 FILE = "evaluation.json"
@@ -78,13 +78,7 @@ class TrackedEvaluation:
     @staticmethod
     def read(path: Path) -> "TrackedEvaluation":
         """Read a file; raise `UserError` if it is no tracked evaluation of this version."""
-        content = read_json(path)
-        if not isinstance(content, dict) or content.get("format") != FORMAT:
-            raise UserError(f"{path} is not of the format '{FORMAT}'.", code="tracked-run-damaged")
-        try:
-            return freeze_config(TrackedEvaluation, content)
-        except UserError as error:
-            raise UserError(f"{path}: {error}", code="tracked-run-damaged") from error
+        return read_tracked(path, TrackedEvaluation, FORMAT)
 
     def write(self, path: Path) -> None:
         """Write the evaluation to a file `results/<group>/evaluation.json`."""

@@ -9,9 +9,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from embodied_rl.config.freeze import freeze_config
+from embodied_rl.config.freeze import DataclassInstance, freeze_config
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.reports.audit_section import summarise_audit
 from embodied_rl.reports.report import Rate, Report, read_purpose
@@ -26,6 +26,7 @@ FORMAT = "embodied-rl tracked run 1"
 COURSE = ("iteration", "total/episodes", "total/decisions", "time/elapsed", "rollout/success", "eval/success")
 """Metrics that are kept of each iteration; null where an iteration has none."""
 PURPOSES = ("report", "publish")
+Tracked = TypeVar("Tracked", bound=DataclassInstance)
 _REPORT = "report.json"
 _FOLDERS = re.compile(r"(?<![\w./:])(?:/[^\s/'\",\]}]+)+/(?=[^\s/])")
 """The folders of an absolute path, without its last part."""
@@ -139,13 +140,7 @@ class TrackedRun:
     @staticmethod
     def read(path: Path) -> "TrackedRun":
         """Read a file; raise `UserError` if it is no tracked run of this version."""
-        content = read_json(path)
-        if not isinstance(content, dict) or content.get("format") != FORMAT:
-            raise UserError(f"{path} is not of the format '{FORMAT}'.", code="tracked-run-damaged")
-        try:
-            run = freeze_config(TrackedRun, content)
-        except UserError as error:
-            raise UserError(f"{path}: {error}", code="tracked-run-damaged") from error
+        run = read_tracked(path, TrackedRun, FORMAT)
         if any(count < 0 for count in run.interventions):
             raise UserError(f"{path}: an episode has fewer interventions than none.", code="tracked-run-damaged")
         if missing := set(COURSE) - set(run.course):
@@ -170,6 +165,17 @@ class TrackedRun:
         """Write the run to a file `results/<group>/s<seed>.json`."""
         make_folder(path.parent, "results")
         write_text(path, json.dumps(asdict(self), indent=None, separators=(",", ":")) + "\n", "results")
+
+
+def read_tracked(path: Path, kind: type[Tracked], form: str) -> Tracked:
+    """Read a file of a format as an instance of a dataclass; raise `UserError` if it is none."""
+    content = read_json(path)
+    if not isinstance(content, dict) or content.get("format") != form:
+        raise UserError(f"{path} is not of the format '{form}'.", code="tracked-run-damaged")
+    try:
+        return freeze_config(kind, content)
+    except UserError as error:
+        raise UserError(f"{path}: {error}", code="tracked-run-damaged") from error
 
 
 def drop_folders(text: str) -> str:
