@@ -35,6 +35,7 @@ from embodied_rl.config.option_files import (
 )
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runtime.ranks.torchrun_launcher import TorchrunPlace
+from embodied_rl.runtime.simulators import python_environments
 from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.schema import (
     AlgoNode,
@@ -159,6 +160,8 @@ class TrainingPreparation(Preparation):
         if "sim" in found and not isinstance(config, DoctorConfig):  # doctor reports why a simulator cannot start
             spec = SimulatorKind.find(config.sim).spec
             check_episodes(spec, getattr(config, "split", None), getattr(config, "task", None))
+            if other := python_environments.list_other_versions(config.sim):
+                print(f"sim={config.sim.name} has versions that were not tested: {', '.join(other)}", file=sys.stderr)
         return config, found
 
     def describe(self, config: Any, found: Plugins) -> Rows:

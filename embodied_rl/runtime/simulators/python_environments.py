@@ -16,7 +16,9 @@ A distribution that offers simulators holds the recipes as `<its package>/enviro
 
 import importlib.util
 import os
+import sys
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 from omegaconf import OmegaConf
@@ -134,3 +136,27 @@ def find_interpreter(node: SimNode) -> Interpreter | None:
         message = "sim.pythonpath is for another interpreter: set sim.python=<interpreter>, too."
         raise UserError(message, code="keys-contradict")
     return None if found is None else Interpreter(str(found), paths, describe_remedy(node.name))
+
+
+def list_other_versions(node: SimNode) -> list[str]:
+    """Return the packages that are installed in other versions than the simulator's recipe installs, with both.
+
+    Nothing of that environment runs: its packages' metadata are read. If one of them is missing nothing is returned.
+    """
+    if find_recipe_file(node.name) is None:
+        return []
+    interpreter, folders = find_interpreter(node), sys.path
+    if interpreter is not None:
+        libraries = Path(interpreter.python).parent.parent / "lib"
+        folders = [*interpreter.pythonpath, *map(str, sorted(libraries.glob("python3*/*-packages")))]
+    found = list[str]()
+    for word in (word for step in read_recipe(node.name).steps for word in step):
+        name, _, tested = word.partition("==")
+        if not tested:  # an option of pip
+            continue
+        package = next(iter(metadata.distributions(name=name.partition("[")[0], path=folders)), None)
+        if package is None:
+            return []
+        if package.version.partition("+")[0] != tested:
+            found.append(f"{package.metadata['Name']} {package.version} (tested: {tested})")
+    return found
