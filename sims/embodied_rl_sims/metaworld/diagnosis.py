@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from embodied_rl.interfaces.sim import Diagnosis
 from embodied_rl_sims.common import diagnose_package, find_version, measure_rate
-from embodied_rl_sims.metaworld.scene import MetaWorldScene
+from embodied_rl_sims.metaworld.scene import MetaWorldScene, Renderers
 from embodied_rl_sims.metaworld.settings import MetaWorldConfig
 from embodied_rl_sims.opengl import DRIVERS, choose_other_renderer
 
@@ -21,11 +21,13 @@ def diagnose(config: MetaWorldConfig) -> Sequence[Diagnosis]:
         return found
     name = f"renderer {config.renderer}"
     try:
-        scene = MetaWorldScene(config.chosen[0], config)
+        renderers = Renderers(config.renderer)
+        scene = MetaWorldScene(config.chosen[0], config, renderers)
         scene.begin(0, None)
         camera, size = (*config.cameras, "corner2")[0], config.image_size
         rate = measure_rate(lambda: scene.draw(camera, size, size), 5)
         scene.close()
+        renderers.close()
     except Exception as error:  # noqa: BLE001  a driver can fail in any way, and the failure is the result
         remedy = f"install {DRIVERS[config.renderer]}, or sim.renderer={choose_other_renderer(config.renderer)}"
         return [*found, Diagnosis(name, "fail", f"{type(error).__name__}: {error}", remedy)]

@@ -48,16 +48,17 @@ class MetaWorldScene:
     Args:
         task: its name, without -v3.
         config: settings of the simulator.
+        renderers: those of all scenes that share them.
 
     Attributes:
         observation: the package's latest one, float64 [39].
     """
 
-    def __init__(self, task: str, config: MetaWorldConfig) -> None:
+    def __init__(self, task: str, config: MetaWorldConfig, renderers: "Renderers") -> None:
         self._package, self._config = load_package(config.renderer), config
         self._name = f"{task}-v3"
         self._environment = self._package.env_dict.ALL_V3_ENVIRONMENTS[self._name]()
-        self._renderers: dict[tuple[int, int], Any] = {}
+        self._renderers = renderers
         self.observation = np.zeros(0)
         model = self._environment.model
         if config.rendering == "light":
@@ -111,21 +112,44 @@ class MetaWorldScene:
         Raises:
             Unavailable: the renderer's driver does not work.
         """
-        renderer = self._renderers.get((width, height)) or self._make_renderer(width, height)
+        renderer = self._renderers.find(self._name, self._environment.model, width, height)
         renderer.update_scene(self._environment.data, camera=camera)
         picture = renderer.render()
         return picture[::-1, ::-1] if self._config.closer and camera == "corner2" else picture
 
     def close(self) -> None:
-        """Free the renderers and the environment."""
-        while self._renderers:
-            self._renderers.popitem()[1].close()
+        """Free the environment; the renderers stay with those who share them."""
         self._environment.close()
 
-    def _make_renderer(self, width: int, height: int) -> Any:
-        mujoco, model = import_module("mujoco"), self._environment.model
-        size = model.vis.global_
-        size.offwidth, size.offheight = max(size.offwidth, width), max(size.offheight, height)
-        with explain_driver_errors(self._config.renderer, ImportError, RuntimeError, mujoco.FatalError):
-            made = self._renderers[width, height] = mujoco.Renderer(model, height, width)
-        return made
+
+class Renderers:
+    """The renderers of a simulator: one for each task and size draws all scenes of the task, whose models are equal.
+
+    A renderer holds an OpenGL context with the task's meshes, some 0.1 GB.
+
+    Args:
+        backend: "egl" or "osmesa", for messages.
+    """
+
+    def __init__(self, backend: str) -> None:
+        self._backend = backend
+        self._made: dict[tuple[str, int, int], Any] = {}
+
+    def find(self, task: str, model: Any, width: int, height: int) -> Any:
+        """Return the `mujoco.Renderer` of a task and size; make it with the given `mujoco.MjModel` if there is none.
+
+        Raises:
+            Unavailable: the driver does not work.
+        """
+        key = (task, width, height)
+        if key not in self._made:
+            mujoco, size = import_module("mujoco"), model.vis.global_
+            size.offwidth, size.offheight = max(size.offwidth, width), max(size.offheight, height)
+            with explain_driver_errors(self._backend, ImportError, RuntimeError, mujoco.FatalError):
+                self._made[key] = mujoco.Renderer(model, height, width)
+        return self._made[key]
+
+    def close(self) -> None:
+        """Free the renderers."""
+        while self._made:
+            self._made.popitem()[1].close()

@@ -9,7 +9,7 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array, Camera, Episode, SimulatorSpec, Task
 from embodied_rl_sims.common import fold_seed
 from embodied_rl_sims.metaworld import diagnosis
-from embodied_rl_sims.metaworld.scene import MetaWorldScene, load_package
+from embodied_rl_sims.metaworld.scene import MetaWorldScene, Renderers, load_package
 from embodied_rl_sims.metaworld.settings import GOALS, MetaWorldConfig
 from embodied_rl_sims.metaworld.tasks import TASKS
 from embodied_rl_sims.rows import Rows, ScenePool, StepOutcome, View
@@ -136,7 +136,8 @@ class MetaWorld(Rows):
     def __init__(self, config: MetaWorldConfig, num_envs: int) -> None:
         load_package(config.renderer)
         self.config = config
-        self._scenes = ScenePool(lambda task: MetaWorldScene(config.chosen[task], config), config.keep)
+        self._renderers = Renderers(config.renderer)
+        self._scenes = ScenePool(lambda task: MetaWorldScene(config.chosen[task], config, self._renderers), config.keep)
         super().__init__(spec_of(config), num_envs, lambda row: MetaWorldEnvironment(self._scenes, config))
 
     def expert(self, faulty: bool = False) -> Callable[[], Array]:
@@ -158,3 +159,4 @@ class MetaWorld(Rows):
     def close(self) -> None:
         super().close()
         self._scenes.close()
+        self._renderers.close()

@@ -11,7 +11,7 @@ import numpy as np
 
 from embodied_rl.interfaces.sim import Array, Episode
 from embodied_rl_sims.metaworld import MetaWorld, MetaWorldConfig
-from embodied_rl_sims.metaworld.scene import MetaWorldScene, load_package
+from embodied_rl_sims.metaworld.scene import MetaWorldScene, Renderers, load_package
 from embodied_rl_sims.metaworld.tasks import SUITES
 
 RENDERER = "osmesa"
@@ -178,7 +178,7 @@ def light_physics(tasks: list[str], steps: int) -> dict[str, Array]:
     found = {}
     for rendering in ("official", "light"):
         for name in tasks:
-            scene = MetaWorldScene(name, MetaWorldConfig(renderer=RENDERER, rendering=rendering))
+            scene = MetaWorldScene(name, MetaWorldConfig(renderer=RENDERER, rendering=rendering), Renderers(RENDERER))
             scene.begin(7, None)
             draws = np.random.default_rng(3)
             for _ in range(steps):
@@ -186,6 +186,21 @@ def light_physics(tasks: list[str], steps: int) -> dict[str, Array]:
             found[f"{name}_{rendering}"] = scene._environment.data.qpos.copy()
             found[f"{name}_{rendering}_faces"] = scene._environment.model.mesh_facenum.sum()
             scene.close()
+    return found
+
+
+def shared_renderers(tasks: list[str]) -> dict[str, Array]:
+    """Pictures of a scene of each task by the renderer of another scene of it, and by its own."""
+    found, config = {}, MetaWorldConfig(renderer=RENDERER, rendering="light")
+    for name in tasks:
+        other, scene = (MetaWorldScene(name, config, Renderers(RENDERER)) for _ in range(2))
+        other.begin(3, None)
+        other.draw("corner2", 64, 64)
+        scene.begin(4, None)
+        scene.step(np.ones(4, np.float32))
+        found[f"{name}_own"] = scene.draw("corner2", 64, 64).copy()
+        scene._renderers = other._renderers
+        found[f"{name}_shared"] = scene.draw("corner2", 64, 64).copy()
     return found
 
 

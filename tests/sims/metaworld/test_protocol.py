@@ -22,6 +22,7 @@ CALLS: list[Call] = [
     ("settling", {}),
     ("rewards", {"task": "reach", "seed": 3, "steps": 60}),
     ("suite_goals", {"states": [0, 49]}),
+    ("shared_renderers", {"tasks": ["push", "reach-wall", "box-close", "door-open", "hammer"]}),
 ]
 
 
@@ -104,6 +105,12 @@ def test_light_pictures_show_the_same(found: list[Found]) -> None:
     assert 0 < np.abs(light - official).mean() < 12
     same, mirrored = (np.corrcoef(light.ravel(), each.ravel())[0, 1] for each in (official, official[:, ::-1]))
     assert same > 0.9 > mirrored
+
+
+def test_a_renderer_draws_all_scenes_of_a_task(found: list[Found]) -> None:
+    for task in CALLS[9][1]["tasks"]:
+        assert np.array_equal(found[9][f"{task}_shared"], found[9][f"{task}_own"]), task
+        assert np.ptp(found[9][f"{task}_own"]) > 50, "something is to be seen"
 
 
 def test_light_rendering_changes_no_bit_of_physics(found: list[Found]) -> None:
