@@ -3,16 +3,15 @@
 import re
 import shlex
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from embodied_rl.cli.command import list_commands
 from embodied_rl.cli.main import main
+from tests.support.pages import REPOSITORY, list_pages
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
-PAGES = [page for page in PAGES if not page.name.startswith("tutorial_")]  # tests/docs/test_tutorials.py runs these
+PAGES = {"README.md": REPOSITORY / "README.md", **list_pages()}
+PAGES = {name: page for name, page in PAGES.items() if not name.startswith("tutorial_")}  # test_tutorials.py runs these
 BLOCK = re.compile(r"^```\w*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 STANDS_FOR = {  # what a reader replaces, and something in its place
     r"\[<run> …\]": "",
@@ -35,13 +34,13 @@ SIDE = re.compile(r"^\| `(\w+)` \| `(.+?)`(?: \||, which)", re.MULTILINE)
 
 
 def list_command_lines() -> Iterator[tuple[str, str]]:
-    for page in PAGES:
+    for name, page in PAGES.items():
         text = page.read_text(encoding="utf-8")
         for block in BLOCK.findall(text):
             for line in block.replace("\\\n", " ").splitlines():
                 if line.startswith("embodied-rl "):
-                    yield page.name, line
-        yield from ((page.name, " ".join(line.split())) for line in INLINE.findall(BLOCK.sub("", text)))
+                    yield name, line
+        yield from ((name, " ".join(line.split())) for line in INLINE.findall(BLOCK.sub("", text)))
 
 
 def list_ablations() -> dict[str, str]:

@@ -27,12 +27,12 @@ from embodied_rl_sims.tabletop import Tabletop, TabletopConfig
 from tests.support import running
 from tests.support.collecting import CONFIG, SPEC, N, half_skilled, inline
 from tests.support.control_loop import ControlLoop, make_policy
+from tests.support.pages import REPOSITORY, list_pages
 from tests.support.policy_serving import DEADLINE, make_observation, running_policy
 from tests.support.policy_serving import SPEC as SERVED
 from tests.support.transports import JOINTS, LONG_S, borrow_domain
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-PAGES = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
+PAGES = {name: REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md")} | list_pages()
 SNIPPET = re.compile(r"^```(?:python|yaml|toml)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 OTHER_LANGUAGES = {"", "bash", "console", "{eval-rst}", "{toctree}"}
 """Commands, which test_commands.py reads, what they print, and the site's own."""
@@ -69,9 +69,9 @@ SHORT = (*running.FILMED, "train.iterations=2", "train.eval_every=1", "sim.horiz
 
 def list_snippets() -> Iterator[tuple[str, str]]:
     """Name ("<page> <number in the page>") and text of each."""
-    for page in PAGES:
+    for name, page in PAGES.items():
         for number, text in enumerate(SNIPPET.findall(page.read_text(encoding="utf-8")), 1):
-            yield f"{page.name} {number}", text
+            yield f"{name} {number}", text
 
 
 SNIPPETS = dict(list_snippets())
@@ -128,7 +128,7 @@ def test_every_snippet_is_in_one_table() -> None:
     assert not new, f"no test runs {sorted(new)}"
     assert not gone, f"there is no {sorted(gone)}"
     assert len(set(known)) == len(known)
-    opened = [re.findall(r"^ *```(\S*)", page.read_text(encoding="utf-8"), re.MULTILINE) for page in PAGES]
+    opened = [re.findall(r"^ *```(\S*)", page.read_text(encoding="utf-8"), re.MULTILINE) for page in PAGES.values()]
     assert {language for page in opened for language in page} - OTHER_LANGUAGES == {"python", "yaml", "toml"}
 
 
@@ -285,7 +285,7 @@ def test_a_client_gets_actions(text: str) -> None:
     assert names["actions"].shape == (3, 2)
 
 
-@snippet("simulators.md 1")
+@snippet("simulators/tabletop.md 1")
 def test_gymnasium_makes_the_tabletop(text: str) -> None:
     pytest.importorskip("gymnasium", reason="gymnasium is not installed: pip install 'embodied-rl[gymnasium]'")
     names = run(text, {})
