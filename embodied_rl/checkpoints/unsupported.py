@@ -67,7 +67,7 @@ NEEDS = {
         "world model is for training alone"
     ),
 }
-"""Name of a network → what support for it takes; a contributor can begin there. docs/policies.md shows this table."""
+"""Name of a network → what support for it takes, for a contributor to begin; docs/checkpoints.md shows this table."""
 
 SMOLVLA = "vlm_with_expert."
 """Prefix of the names of tensors of lerobot's SmolVLA."""

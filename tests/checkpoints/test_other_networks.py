@@ -104,7 +104,7 @@ def test_what_support_would_take_is_said(tmp_path: Path) -> None:
     folder = folder_with(tmp_path / "folder", {"model_type": "gr00t_n1_5"}, "backbone.a.weight")
     with pytest.raises(ValueError, match=re.escape(f"It takes {unsupported.NEEDS['GR00T N1.5']}.")):
         detection.read_checkpoint(folder)
-    documented = (Path(__file__).parents[2] / "docs" / "policies.md").read_text()
+    documented = (Path(__file__).parents[2] / "docs" / "checkpoints.md").read_text()
     for name, needs in unsupported.NEEDS.items():
         assert name in documented and needs in documented, name
 
