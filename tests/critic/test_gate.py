@@ -87,7 +87,7 @@ def test_each_criterion_decides(criterion: Any) -> None:
     ],
 )  # fmt: skip
 def test_the_documented_thresholds_are_those_of_the_gate(measure: str, row: str) -> None:
-    (line,) = (each for each in (ROOT / "docs/rewards.md").read_text().splitlines() if each.startswith(f"| {row}"))
+    (line,) = (each for each in (ROOT / "docs/judges.md").read_text().splitlines() if each.startswith(f"| {row}"))
     (sign, number, percent), *_ = re.findall(r"([≥≤]) ([.\d]+)( %)?", line)
     criterion = next(each for each in CRITERIA if each.measure == measure)
     bound = criterion.least if sign == "≥" else criterion.most
@@ -102,7 +102,7 @@ def test_a_share_needs_as_many_cases_as_documented(measure: str, wrong: int, few
     for cases in (LEAST_COUNT + 1, fewest - 1, fewest):
         found = measured(GOOD) | {measure: estimate_share(wrong, cases)}
         assert check_gate(found, "terminal").passed == (cases == fewest)
-    (line,) = (each for each in (ROOT / "docs/rewards.md").read_text().splitlines() if each.startswith(f"| {wrong} |"))
+    (line,) = (each for each in (ROOT / "docs/judges.md").read_text().splitlines() if each.startswith(f"| {wrong} |"))
     assert str(fewest) in line.split()
 
 

@@ -108,7 +108,7 @@ def count_tickets(tickets: Sequence[Ticket], asked: int, waited: float, status: 
 def summarise_scores(counts: Mapping[str, float]) -> dict[str, float]:
     """Compute the metrics of an iteration from the summed counts of its collectors; empty without requests.
 
-    `docs/rewards.md` describes each metric. Metrics of a mode are present if the mode counts them.
+    `docs/scoring.md` describes each metric. Metrics of a mode are present if the mode counts them.
     """
     if not counts.get("collectors"):
         return {}
