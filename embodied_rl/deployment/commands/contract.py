@@ -1,4 +1,4 @@
-"""`embodied-rl contract`: convert a robot file to a contract of rosetta, or back (docs/robots.md)."""
+"""`embodied-rl contract`: convert a robot file to a contract of rosetta, or back (docs/robots/rosetta.md)."""
 
 from pathlib import Path
 
