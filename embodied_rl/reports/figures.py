@@ -22,7 +22,7 @@ from embodied_rl.reports.audit_section import split_in_quarters
 from embodied_rl.reports.chart import Series, draw_chart_file
 from embodied_rl.reports.statistics import mean_interval
 from embodied_rl.reports.tracked_evaluation import TrackedEvaluation
-from embodied_rl.reports.tracked_run import TrackedRun
+from embodied_rl.reports.tracked_run import OF_FAMILY, TrackedRun
 from embodied_rl.schema.config_file import read_config
 from embodied_rl.system.untrusted_files import check_inside
 
@@ -50,6 +50,7 @@ class Figure:
             of the seeds.
         interventions: whether the table has the interventions of a human an episode, in the first and in the last
             quarter of the training episodes.
+        family_plot: file of a plot with a curve for each family, of one group alone; null for none.
         profile: file of a plot of the share of families and seeds above each success; null for none.
         evaluations: label → folder of a tracked evaluation below `results/`; in place of runs, for a table.
     """
@@ -62,6 +63,7 @@ class Figure:
     families: bool = False
     levels: tuple[float, ...] = ()
     interventions: bool = False
+    family_plot: str | None = None
     profile: str | None = None
     evaluations: Mapping[str, str] = field(default_factory=dict)
 
@@ -90,12 +92,17 @@ def redraw(results: Path, added: Added | None = None) -> dict[Path, str]:
             message = f"{results / missing[0]} has no tracked run, which {LIST} names."
             raise UserError(message, code="tracked-run-missing")
         check_figure(name, figure, groups)
-        for place in (figure.plot, figure.table, figure.profile):
+        for place in (figure.plot, figure.family_plot, figure.table, figure.profile):
             check_inside(results.parent, results.parent / (place or ""))
         if figure.plot is not None:
             curves = [draw_curve(label, runs, figure.x) for label, runs in groups.items()]
             drawn = draw_chart_file(figure.title, curves, x_label=figure.x, percent=True)
             files[results.parent / figure.plot] = drawn
+        if figure.family_plot is not None:
+            (runs,) = groups.values()
+            curves = [draw_curve(family, runs, figure.x, family) for family in runs[0].after.families]
+            drawn = draw_chart_file(figure.title + ": families", curves, x_label=figure.x, percent=True)
+            files[results.parent / figure.family_plot] = drawn
         if figure.profile is not None:
             curves = [draw_profile(label, runs) for label, runs in groups.items()]
             drawn = draw_chart_file(figure.title + ": profile", curves, x_label="success, %", percent=True)
@@ -121,17 +128,23 @@ def check_figure(name: str, figure: Figure, groups: Mapping[str, Sequence[Tracke
     Raises:
         UserError: it is not so.
     """
-    places = (figure.plot, figure.table, figure.profile)
+    places = (figure.plot, figure.family_plot, figure.table, figure.profile)
     if not any(places) or "" in places or bool(groups) == bool(figure.evaluations):
-        message = f"{LIST}: {name} needs runs or evaluations, and at least one file: plot, table or profile."
+        message = (
+            f"{LIST}: {name} needs runs or evaluations, and at least one file: plot, family_plot, table or profile."
+        )
         raise UserError(message, code="figure-incomplete")
-    if figure.evaluations and (figure.plot or figure.profile or figure.levels or figure.interventions):
+    if figure.evaluations and (
+        any((figure.plot, figure.family_plot, figure.profile)) or figure.levels or figure.interventions
+    ):
         raise UserError(f"{LIST}: {name}: evaluations have a table of success alone.", code="figure-incomplete")
     for label, runs in groups.items():
         if figure.interventions and not all(run.interventions for run in runs):
             message = f"{LIST}: {name}: a run of {label} has no interventions of a human: leave interventions out."
             raise UserError(message, code="tracked-runs-unequal")
-    if figure.families or figure.profile is not None:
+    if figure.family_plot is not None and len(groups) > 1:
+        raise UserError(f"{LIST}: {name}: family_plot is of one group alone.", code="figure-incomplete")
+    if figure.families or figure.profile is not None or figure.family_plot is not None:
         found = {label: {tuple(run.after.families) for run in runs} for label, runs in groups.items()}
         if len(different := set.union(*found.values())) > 1:
             message = f"{LIST}: {name}: runs of {', '.join(found)} have different families: {sorted(different)}."
@@ -163,13 +176,20 @@ def read_evaluation(results: Path, group: str, added: Added | None = None) -> Tr
     return TrackedEvaluation.read(results / place)
 
 
-def draw_curve(label: str, runs: Sequence[TrackedRun], x: str) -> Series:
+def draw_curve(label: str, runs: Sequence[TrackedRun], x: str, family: str | None = None) -> Series:
     """Return the success of the deployed policy in evaluations, averaged over seeds, with Student's interval.
 
-    The first point is the report before training. All runs are evaluated at the same iterations.
+    The first point is the report before training. All runs are evaluated at the same iterations. With a `family` it is
+    that of its episodes.
+
+    Raises:
+        UserError: a run lacks evaluations that another has, or the success of the family.
     """
     metric, unit = _AMOUNTS[x]
-    courses = [[(0.0, run.before.rate().rate), *_list_evaluations(run, metric, unit)] for run in runs]
+    success = "eval/success" if family is None else OF_FAMILY + family
+    if any(success not in run.course for run in runs):
+        raise UserError(f"a run of {label} was tracked without {success}: track it again.", code="tracked-runs-unequal")
+    courses = [[(0.0, run.before.rate(family).rate), *_list_evaluations(run, metric, unit, success)] for run in runs]
     if len({len(course) for course in courses}) > 1:
         message = f"the runs of {label} were not evaluated equally often: {[len(course) for course in courses]}."
         raise UserError(message, code="tracked-runs-unequal")
@@ -264,8 +284,8 @@ def replace_table(text: str, name: str, table: str, page: Path) -> str:
     return changed
 
 
-def _list_evaluations(run: TrackedRun, metric: str, unit: float) -> list[tuple[float, float]]:
-    rows = zip(run.course[metric], run.course["eval/success"], strict=True)
+def _list_evaluations(run: TrackedRun, metric: str, unit: float, of: str = "eval/success") -> list[tuple[float, float]]:
+    rows = zip(run.course[metric], run.course[of], strict=True)
     return [(amount / unit, success) for amount, success in rows if amount is not None and success is not None]
 
 

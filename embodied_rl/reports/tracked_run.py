@@ -25,6 +25,8 @@ from embodied_rl.system.untrusted_files import check_inside, read_json
 FORMAT = "embodied-rl tracked run 1"
 COURSE = ("iteration", "total/episodes", "total/decisions", "time/elapsed", "rollout/success", "eval/success")
 """Metrics that are kept of each iteration; null where an iteration has none."""
+OF_FAMILY = "eval/success/"
+"""What the name of a metric begins with that is kept, too, of each family that is evaluated while training."""
 PURPOSES = ("report", "publish")
 Tracked = TypeVar("Tracked", bound=DataclassInstance)
 _REPORT = "report.json"
@@ -85,7 +87,7 @@ class TrackedRun:
     Attributes:
         settings: the words of its command besides the seed, in order.
         provenance: commit, versions, hardware, time and load; see `embodied_rl.runs.provenance.select_for_report`.
-        course: metric of `COURSE` → its value in each iteration.
+        course: metric of `COURSE`, or success of a family → its value in each iteration.
         before, after: reports of the initial policy and of the best checkpoint.
         interventions: of a human in each training episode on a robot, in order; empty without a human.
     """
@@ -122,6 +124,7 @@ class TrackedRun:
             raise UserError(message, code="run-not-reproducible")
         before, after = map(Report.read, reports)
         rows = read_metrics(folder.metrics)
+        kept = [*COURSE, *sorted({name for row in rows for name in row if name.startswith(OF_FAMILY)})]
         audit = summarise_audit(folder.path)
         words = [word for word in folder.overrides() if not word.startswith(("seed=", "run.", "resume="))]
         content = {
@@ -130,7 +133,7 @@ class TrackedRun:
             "seed": folder.seed,
             "settings": words,
             "provenance": provenance | {"load_at_end": after.metadata.get("load_at_end")},
-            "course": {name: [_round(row.get(name)) for row in rows] for name in COURSE},
+            "course": {name: [_round(row.get(name)) for row in rows] for name in kept},
             "before": asdict(Outcomes.of(before)),
             "after": asdict(Outcomes.of(after)),
             "interventions": audit.interventions if audit is not None and any(audit.interventions) else [],
@@ -150,7 +153,7 @@ class TrackedRun:
             raise UserError(message, code="tracked-run-damaged")
         for name, values in run.course.items():
             known = [value for value in values if value is not None]
-            low, high = (0.0, 1.0) if name.endswith("success") else (0.0, LARGEST)
+            low, high = (0.0, 1.0) if "success" in name.split("/") else (0.0, LARGEST)
             if not all(low <= value <= high for value in known):  # false for NaN, too
                 message = f"{path}: course has a {name} outside of {low:g} … {high:g}."
                 raise UserError(message, code="tracked-run-damaged")

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,7 @@ def make_run(tmp_path, spec):
         ]
         for row, success in zip(rows[1:], evaluated, strict=True):
             row["eval/success"] = success
+            row |= {f"eval/success/{task.family}": success and success / 2 for task in spec.tasks}
         folder.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
         (folder.evaluations / "before").mkdir()
         for outcomes, place in ((before, folder.evaluations / "before"), (after, folder.path)):
@@ -103,6 +105,25 @@ def test_curves_and_tables_have_means_over_seeds(make_run):
     assert last[:3] == ["| ours", "0, 2", "50.0 %"] and last[3].startswith("75.0 % [0.0, 100.0]")
     assert last[-3:] == ["31", "288", "3.0 |"]
     assert "50.0 % |" in make_table({"one": runs[:1]}, Figure("F")), "one seed has no interval"
+
+
+def test_each_family_has_its_curve(make_run, results):
+    run = TrackedRun.of(make_run(0, [1, 1, 1, 0], [1, 1, 1, 1]))
+    run.write(results / "demo" / "s0.json")
+    run = TrackedRun.read(results / "demo" / "s0.json")
+    for name in run.after.families:
+        curve = draw_curve(name, [run], "iterations", name)
+        assert curve.x == [0, 2, 3] and list(curve.y) == [run.before.rate(name).rate, 0.25, 0.375]
+    (results / "figures.yaml").write_text(LIST + "  family_plot: docs/families.svg\n")
+    drawn = redraw(results)[results.parent / "docs" / "families.svg"]
+    assert all(f">{name}<" in drawn for name in run.after.families) and "demo" not in drawn
+
+    course = {name: values for name, values in run.course.items() if not name.startswith("eval/success/")}
+    with refuses("tracked-runs-unequal", "track it again"):
+        draw_curve("push", [replace(run, course=course)], "iterations", next(iter(run.after.families)))
+    (results / "figures.yaml").write_text(LIST.replace("{ours: demo}", "{a: demo, b: demo}") + "  family_plot: a.svg\n")
+    with refuses("figure-incomplete", "one group"):
+        redraw(results)
 
 
 def test_a_table_tells_when_a_success_was_reached(make_run):
