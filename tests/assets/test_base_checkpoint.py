@@ -11,6 +11,7 @@ from embodied_rl.config.freeze import freeze_config
 from embodied_rl.evaluate.protocol import enumerate_episodes, evaluate_policy
 from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.schema import SimNode
+from tests.support.environments import python_of
 
 EPISODES = 192
 UNLIKELY = 3.3  # standard deviations: one in a thousand
@@ -22,6 +23,7 @@ UNLIKELY = 3.3  # standard deviations: one in a thousand
     [
         "tabletop_base",
         "tabletop_tokens",
+        pytest.param("metaworld_mt5", marks=pytest.mark.sim),
         *(pytest.param(name, marks=pytest.mark.slow) for name in ("tabletop_careful", "tabletop_async")),
     ],
 )
@@ -29,6 +31,8 @@ def test_checkpoint_scores_as_its_header_says(name: str) -> None:
     """On episodes that the recorded figure did not use, the success differs by no more than chance allows."""
     path = assets.find_asset(f"{name}.safetensors")
     recorded = read_metadata(path).extra["success"]
+    if read_metadata(path).extra["sim"]["name"] == "metaworld":
+        python_of("metaworld")
     kind = SimulatorKind.find(freeze_config(SimNode, read_metadata(path).extra["sim"], "sim"))
     episodes = enumerate_episodes(kind.spec, "eval", EPISODES, seed=1)
     results = evaluate_policy(
@@ -42,4 +46,4 @@ def test_checkpoint_scores_as_its_header_says(name: str) -> None:
 
 def test_checkpoints_are_small() -> None:
     """They travel inside the wheel."""
-    assert sum(path.stat().st_size for path in assets.find_assets_folder().glob("*.safetensors")) < 8_000_000
+    assert sum(path.stat().st_size for path in assets.find_assets_folder().glob("*.safetensors")) < 10_000_000
