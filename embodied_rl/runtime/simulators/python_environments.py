@@ -155,8 +155,9 @@ def list_other_versions(node: SimNode) -> list[str]:
         if not tested:  # an option of pip
             continue
         package = next(iter(metadata.distributions(name=name.partition("[")[0], path=folders)), None)
-        if package is None:
+        if package is None or "Version" not in package.metadata:  # not installed, or a rest of it without metadata
             return []
-        if package.version.partition("+")[0] != tested:
-            found.append(f"{package.metadata['Name']} {package.version} (tested: {tested})")
+        installed = package.metadata["Version"]
+        if installed.partition("+")[0] != tested:
+            found.append(f"{name.partition('[')[0]} {installed} (tested: {tested})")
     return found

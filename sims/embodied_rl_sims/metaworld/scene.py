@@ -125,7 +125,7 @@ class MetaWorldScene:
 class Renderers:
     """The renderers of a simulator: one for each task and size draws all scenes of the task, whose models are equal.
 
-    A renderer holds an OpenGL context with the task's meshes, some 0.1 GB.
+    A renderer holds an OpenGL context with the task's meshes, some 0.05 GB.
 
     Args:
         backend: "egl" or "osmesa", for messages.

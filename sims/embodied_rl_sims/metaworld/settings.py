@@ -55,7 +55,7 @@ class MetaWorldConfig:
     terminate_on_success: bool = True
     """end an episode when its goal is reached; else run to the horizon."""
     keep: int = 4
-    """built tasks that no environment runs at present, kept for their next episode. Each needs about 0.1 GB, and
+    """built tasks that no environment runs at present, kept for their next episode. Each needs some 0.03 GB, and
     a quarter of a second to build."""
 
     def __post_init__(self) -> None:

@@ -191,15 +191,15 @@ def light_physics(tasks: list[str], steps: int) -> dict[str, Array]:
 
 def shared_renderers(tasks: list[str]) -> dict[str, Array]:
     """Pictures of a scene of each task by the renderer of another scene of it, and by its own."""
-    found, config = {}, MetaWorldConfig(renderer=RENDERER, rendering="light")
+    found, config, shared = {}, MetaWorldConfig(renderer=RENDERER, rendering="light"), Renderers(RENDERER)
     for name in tasks:
-        other, scene = (MetaWorldScene(name, config, Renderers(RENDERER)) for _ in range(2))
+        other, scene = (MetaWorldScene(name, config, each) for each in (shared, Renderers(RENDERER)))
         other.begin(3, None)
         other.draw("corner2", 64, 64)
         scene.begin(4, None)
         scene.step(np.ones(4, np.float32))
         found[f"{name}_own"] = scene.draw("corner2", 64, 64).copy()
-        scene._renderers = other._renderers
+        scene._renderers = shared
         found[f"{name}_shared"] = scene.draw("corner2", 64, 64).copy()
     return found
 
