@@ -155,9 +155,9 @@ def list_other_versions(node: SimNode) -> list[str]:
         if not tested:  # an option of pip
             continue
         package = next(iter(metadata.distributions(name=name.partition("[")[0], path=folders)), None)
-        if package is None or "Version" not in package.metadata:  # not installed, or a rest of it without metadata
+        if package is None or package.read_text("METADATA") is None:  # not installed, or a rest of it without metadata
             return []
-        installed = package.metadata["Version"]
+        installed = package.version
         if installed.partition("+")[0] != tested:
             found.append(f"{name.partition('[')[0]} {installed} (tested: {tested})")
     return found

@@ -1,5 +1,6 @@
 """Versions of a simulator's packages against its recipe."""
 
+import importlib
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,7 @@ def test_only_versions_that_the_recipe_does_not_install_are_told(site: Path) -> 
 
 
 def test_nothing_is_told_where_a_package_is_missing_or_there_is_no_recipe(site: Path) -> None:
+    importlib.import_module("importlib_metadata")  # as MLflow does: it takes the place of Python's own finder
     install(site, "mujoco", "3.8.1")
     (site / "metaworld-0.dist-info" / "METADATA").unlink()
     assert list_other_versions(SimNode("metaworld", python=str(site.parents[2]))) == [], "a rest without metadata"
