@@ -15,10 +15,9 @@ from embodied_rl.interfaces.algorithm import Needs
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import SimulatorSpec, Source
 from embodied_rl.rollout.episode_sampler import name_tasks
-from embodied_rl.rollout.replay.dataset_episodes import is_dataset
 from embodied_rl.rollout.replay.experience import check_offline, choose_episodes, open_offline
 from embodied_rl.rollout.replay.format import ReplayError, ReplayFormat
-from embodied_rl.rollout.replay.replay_files import FORMAT
+from embodied_rl.rollout.replay.replay_files import FORMAT, is_dataset
 from embodied_rl.rollout.replay.storage import ReplayStorage, StoredEpisode
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runtime.ranks.torchrun_launcher import TorchrunPlace

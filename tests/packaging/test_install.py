@@ -1,7 +1,8 @@
 """What is built works where it is installed: a wheel, the wheel made from the sdist, an editable checkout.
 
 Each runs from an unrelated folder that has `sims/`, `policies/` and `configs/` of its own, without the network. The
-heavy packages are not installed again: the new environments see those of the one that runs the tests.
+packages that are required are not installed again: the new environments see those of the one that runs the tests, and
+none that only an extra requires, unless editable.
 """
 
 import json
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from embodied_rl import __version__
-from tests.support.packaging import CHECKOUT, ROBOT, install, run
+from tests.support.packaging import CHECKOUT, ROBOT, install, list_requirements, run
 
 pytestmark = [pytest.mark.packaging, pytest.mark.process]
 
@@ -33,7 +34,8 @@ def installed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     folder = tmp_path_factory.mktemp(request.param)
     if request.param == "editable":
         return install(folder, ROBOT, CHECKOUT)
-    return install(folder, *(request.getfixturevalue(name) for name in (f"robot_{request.param}", request.param)))
+    wheels = [request.getfixturevalue(name) for name in (f"robot_{request.param}", request.param)]
+    return install(folder, *wheels, only=list_requirements("embodied-rl") - {"embodied-rl-robot"})
 
 
 def read_names(wheel: Path) -> set[str]:

@@ -3,23 +3,16 @@
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from embodied_rl.actors.learning.memory_budget import find_machine_bytes, format_bytes
-from embodied_rl.datasets.lerobot.info import ACTION, INFO, REWARD, SOURCE, STATE, SUCCESS
+from embodied_rl.datasets.lerobot.dataset_reader import LeRobotDataset
+from embodied_rl.datasets.lerobot.info import ACTION, REWARD, SOURCE, STATE, SUCCESS
 from embodied_rl.interfaces.sim import Array, Camera, Episode, Observation, SimulatorSpec, Source, StepResult
 from embodied_rl.rollout.replay.format import ReplayError, ReplayFormat
 from embodied_rl.rollout.replay.storage import ReplayStorage
-
-if TYPE_CHECKING:
-    from embodied_rl.datasets.lerobot.dataset_reader import LeRobotDataset
-
-
-def is_dataset(folder: Path) -> bool:
-    """Return whether a folder holds a LeRobotDataset."""
-    return (folder / INFO).is_file()
 
 
 def read_dataset(folder: Path, spec: SimulatorSpec, pictures: bool = True) -> ReplayStorage:
@@ -31,10 +24,7 @@ def read_dataset(folder: Path, spec: SimulatorSpec, pictures: bool = True) -> Re
         DatasetError: the dataset is damaged.
         ReplayError: it is of another robot or in other units, lacks rewards or outcomes, or is too large for this
             machine's memory.
-        Unavailable: the packages that read a dataset are not installed.
     """
-    from embodied_rl.datasets.lerobot.dataset_reader import LeRobotDataset
-
     with closing(LeRobotDataset(folder)) as dataset:
         check_dataset(dataset, spec)
         layout = ReplayFormat.of_simulator(replace(spec, privileged_names=()), 1, len(dataset) + 2, 1)
@@ -58,7 +48,7 @@ def list_cameras(spec: SimulatorSpec) -> list[Camera]:
     return [camera for camera in spec.cameras if camera.role == "policy"]
 
 
-def check_dataset(dataset: "LeRobotDataset", spec: SimulatorSpec) -> None:
+def check_dataset(dataset: LeRobotDataset, spec: SimulatorSpec) -> None:
     """Check that a dataset has the simulator's rate, cameras, state and actions, and rewards and outcomes.
 
     Raises:
@@ -91,7 +81,7 @@ def check_dataset(dataset: "LeRobotDataset", spec: SimulatorSpec) -> None:
             )
 
 
-def check_values(dataset: "LeRobotDataset", rows: Array, columns: dict[str, Array], sources: Array) -> None:
+def check_values(dataset: LeRobotDataset, rows: Array, columns: dict[str, Array], sources: Array) -> None:
     """Check that the frames `rows` hold numbers that are finite as float32, a reward and an outcome each, and known
     sources.
 
@@ -114,7 +104,7 @@ def check_values(dataset: "LeRobotDataset", rows: Array, columns: dict[str, Arra
 
 
 def write_rows(
-    storage: ReplayStorage, dataset: "LeRobotDataset", rows: Array, images: dict[str, Array], spec: SimulatorSpec
+    storage: ReplayStorage, dataset: LeRobotDataset, rows: Array, images: dict[str, Array], spec: SimulatorSpec
 ) -> None:
     """Write the frames `rows` of one episode, with their images."""
     columns = {name: dataset.column(name, rows).reshape(len(rows), -1) for name in (STATE, ACTION, REWARD, SUCCESS)}

@@ -11,9 +11,8 @@ import numpy as np
 
 from embodied_rl.interfaces.policy import Actor
 from embodied_rl.interfaces.sim import Array, Observation, SimulatorSpec, Source
-from embodied_rl.rollout.replay.dataset_episodes import is_dataset, read_dataset
 from embodied_rl.rollout.replay.format import ReplayError, ReplayField, ReplayFormat
-from embodied_rl.rollout.replay.replay_files import FORMAT, check_not_written
+from embodied_rl.rollout.replay.replay_files import FORMAT, check_not_written, is_dataset
 from embodied_rl.rollout.replay.storage import ReplayStorage, StoredEpisode
 from embodied_rl.rollout.writer import WriterFactory
 
@@ -159,6 +158,8 @@ def open_offline(folder: Path, spec: SimulatorSpec, pictures: bool = True) -> tu
         ReplayError: there is none, or one is damaged, of another version, or still written; or see `read_dataset`.
     """
     if is_dataset(folder):
+        from embodied_rl.rollout.replay.dataset_episodes import read_dataset  # needs the optional pyarrow and PyAV
+
         return (read_dataset(folder, spec, pictures),)
     parts = [folder] if (folder / FORMAT).is_file() else sorted(folder.glob("collector_*"))
     if not parts:

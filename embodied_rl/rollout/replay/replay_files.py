@@ -24,6 +24,13 @@ from embodied_rl.system.atomic_write import explain_errors, sync_path, write_tex
 from embodied_rl.system.untrusted_files import DAMAGED_ARRAY, check_ends, shorten
 
 FORMAT, TEXTS = "format.json", "texts.jsonl"
+DATASET = "meta/info.json"
+"""A file of every LeRobotDataset."""
+
+
+def is_dataset(folder: Path) -> bool:
+    """Return whether a folder holds a LeRobotDataset."""
+    return (folder / DATASET).is_file()
 
 
 class Texts:

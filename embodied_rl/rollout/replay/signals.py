@@ -13,8 +13,7 @@ from embodied_rl.datasets.lerobot.dataset_reader import LeRobotDataset
 from embodied_rl.datasets.lerobot.info import ACTION, BOOKKEEPING, REWARD, SOURCE, STATE, SUCCESS
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array, Source
-from embodied_rl.rollout.replay.dataset_episodes import is_dataset
-from embodied_rl.rollout.replay.replay_files import FORMAT, check_not_written
+from embodied_rl.rollout.replay.replay_files import FORMAT, check_not_written, is_dataset
 from embodied_rl.rollout.replay.storage import ReplayStorage, StoredEpisode
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.system.untrusted_files import check_links
