@@ -89,16 +89,18 @@ class TransportTimes:
         signal: round trip without the worker's own time: the cost of pipe, operating system and messages.
         whole: round trip including the copy of the pictures into shared memory.
         pickled: round trip of the same data through a plain pipe of `multiprocessing`, everything pickled.
+        ray: round trip of the same data as a call of a Ray actor, results in Ray's object store.
     """
 
     load: Load
     signal: float
     whole: float
     pickled: float
+    ray: float
 
 
 def measure_transport(load: Load, steps: int = STEPS) -> TransportTimes:
-    """Measure a step's transport through a handle, then through a plain pipe, in the same run."""
+    """Measure a step's transport through a handle, through a plain pipe and to a Ray actor, in the same run."""
     spec = StillSimulator.spec_of(load)
     episodes = [EpisodeSampler(spec, 0).episode(index) for index in range(load.envs)]
     actions = np.zeros((load.envs, EXECUTED, 2), np.float32)
@@ -112,9 +114,8 @@ def measure_transport(load: Load, steps: int = STEPS) -> TransportTimes:
             future.result()
             whole.append(time.perf_counter() - began)
             signal.append(whole[-1] - future.seconds)
-    return TransportTimes(
-        load, statistics.median(signal), statistics.median(whole), measure_plain_pipe(load, actions, episodes, steps)
-    )
+    pickled, actor = (measure(load, actions, episodes, steps) for measure in (measure_plain_pipe, measure_ray_actor))
+    return TransportTimes(load, statistics.median(signal), statistics.median(whole), pickled, actor)
 
 
 def measure_plain_pipe(load: Load, actions: Array, episodes: list[Episode], steps: int) -> float:
@@ -135,6 +136,23 @@ def measure_plain_pipe(load: Load, actions: Array, episodes: list[Episode], step
     finally:
         process.kill()
         process.join(10.0)
+    return statistics.median(seconds)
+
+
+def measure_ray_actor(load: Load, actions: Array, episodes: list[Episode], steps: int) -> float:
+    """Measure the median seconds of the same step as a call of an actor on a Ray node of this machine."""
+    import ray
+
+    ray.init(num_cpus=1, object_store_memory=256 << 20, include_dashboard=False, log_to_driver=False)
+    seconds = list[float]()
+    try:
+        actor = ray.remote(StillSimulator).remote(load, load.envs)
+        for _ in range(max(8, steps // 8)):
+            began = time.perf_counter()
+            ray.get(actor.step.remote(actions, episodes), timeout=60.0)
+            seconds.append(time.perf_counter() - began)
+    finally:
+        ray.shutdown()
     return statistics.median(seconds)
 
 
