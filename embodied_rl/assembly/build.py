@@ -17,14 +17,8 @@ from embodied_rl.actors.placement import check_placement, resolve_placement
 from embodied_rl.actors.start_noise import StartNoiseSettings
 from embodied_rl.assembly import networks
 from embodied_rl.checkpoints import detection, unsupported
-from embodied_rl.checkpoints.policy_file import (
-    PolicyMetadata,
-    find_start_settings,
-    load_network,
-    load_start_noise,
-    outline_network,
-    read_metadata,
-)
+from embodied_rl.checkpoints.policy_file import find_start_settings, load_network, load_start_noise, outline_network
+from embodied_rl.checkpoints.policy_format import PolicyMetadata, read_metadata
 from embodied_rl.config import assets, plugins
 from embodied_rl.interfaces.algorithm import Algorithm, AlgorithmKind, Needs
 from embodied_rl.interfaces.backbone import FlowBackbone

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from embodied_rl.assembly.policy_factory import find_policy_file, names_file
-from embodied_rl.checkpoints.policy_file import read_metadata
+from embodied_rl.checkpoints.policy_format import read_metadata
 from embodied_rl.config import assets, hub, plugins
 from embodied_rl.config.freeze import freeze_config
 from embodied_rl.deployment.policy_client.client import PolicyClient

@@ -17,7 +17,7 @@ from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.imitation import check_history
 from embodied_rl.assembly import build
 from embodied_rl.assembly.policy_factory import WORDS, load_deployed
-from embodied_rl.checkpoints.policy_file import PolicyMetadata, read_metadata
+from embodied_rl.checkpoints.policy_format import PolicyMetadata, read_metadata
 from embodied_rl.config import hub
 from embodied_rl.interfaces.description import PolicyDescription
 from embodied_rl.interfaces.errors import UserError

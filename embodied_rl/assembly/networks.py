@@ -19,7 +19,8 @@ from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.learning.checkpoint import CheckpointError
 from embodied_rl.checkpoints import detection, fitting, foreign, weight_names
 from embodied_rl.checkpoints.foreign import FoundCheckpoint, read_prefix_length
-from embodied_rl.checkpoints.policy_file import PolicyMetadata, check_config
+from embodied_rl.checkpoints.policy_file import check_config
+from embodied_rl.checkpoints.policy_format import PolicyMetadata
 from embodied_rl.config import assets
 from embodied_rl.config.freeze import freeze_config
 from embodied_rl.interfaces.backbone import FlowBackbone

@@ -8,7 +8,8 @@ from pathlib import Path
 from embodied_rl.actors.kinds import deploy_actor
 from embodied_rl.actors.scripted import Operator, OperatorPolicy, RandomPolicy
 from embodied_rl.assembly import build
-from embodied_rl.checkpoints.policy_file import load_start_noise, read_metadata
+from embodied_rl.checkpoints.policy_file import load_start_noise
+from embodied_rl.checkpoints.policy_format import read_metadata
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Actor, DeployedPolicy
 from embodied_rl.interfaces.sim import Array, Operated, Simulator

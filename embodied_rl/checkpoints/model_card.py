@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from embodied_rl.checkpoints.policy_file import PolicyMetadata
+from embodied_rl.checkpoints.policy_format import PolicyMetadata
 from embodied_rl.config.hub import HubName
 from embodied_rl.reports.report import Report
 from embodied_rl.system.untrusted_files import make_printable

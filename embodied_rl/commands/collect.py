@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from embodied_rl.assembly.policy_factory import WORDS, check_acting, choose_policy, find_policy_file
-from embodied_rl.checkpoints.policy_file import read_metadata
+from embodied_rl.checkpoints.policy_format import read_metadata
 from embodied_rl.critic.evaluation.demonstration_filter import choose_filter
 from embodied_rl.critic.evaluation.filtered_demonstrations import filter_records
 from embodied_rl.datasets.record import Record, write_npz

@@ -27,7 +27,7 @@ from embodied_rl.assembly.evaluated_policies import (
     read_stored_chunks,
 )
 from embodied_rl.assembly.policy_factory import check_operator, is_address, load_deployed, open_expert
-from embodied_rl.checkpoints.policy_file import count_weights, read_metadata
+from embodied_rl.checkpoints.policy_format import count_weights, read_metadata
 from embodied_rl.cli.json_output import offer_json
 from embodied_rl.config import freeze as configuration
 from embodied_rl.deployment.policy_client.client import PolicyClient, connect

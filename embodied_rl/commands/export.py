@@ -25,7 +25,7 @@ from embodied_rl.checkpoints import (
     peft_files,
 )
 from embodied_rl.checkpoints.foreign import SINGLE, write_prefix_length
-from embodied_rl.checkpoints.policy_file import PolicyMetadata, read_metadata
+from embodied_rl.checkpoints.policy_format import PolicyMetadata, read_metadata
 from embodied_rl.checkpoints.weight_names import CheckpointSource, explain_damage, make_header, name_tensors
 from embodied_rl.config import assets, hub, plugins
 from embodied_rl.interfaces.backbone import FlowBackbone

@@ -13,7 +13,7 @@ from embodied_rl.assembly import build, networks
 from embodied_rl.checkpoints import detection, weight_names
 from embodied_rl.checkpoints.foreign import FoundCheckpoint, read_prefix_length
 from embodied_rl.checkpoints.lerobot_processors import WORDLESS
-from embodied_rl.checkpoints.policy_file import PolicyMetadata, read_metadata, verify_weights
+from embodied_rl.checkpoints.policy_format import PolicyMetadata, read_metadata, verify_weights
 from embodied_rl.config import assets, plugins
 from embodied_rl.config.freeze import thaw_config
 from embodied_rl.interfaces.errors import UserError

@@ -10,7 +10,7 @@ from embodied_rl.actors.learning.checkpoint import CheckpointError
 from embodied_rl.assembly import build
 from embodied_rl.assembly.loaded import load_policy
 from embodied_rl.assembly.policy_factory import find_policy_file
-from embodied_rl.checkpoints.policy_file import read_metadata
+from embodied_rl.checkpoints.policy_format import read_metadata
 from embodied_rl.config import assets
 from embodied_rl.deployment.policy_client.request import WireNames
 from embodied_rl.interfaces.errors import UserError

@@ -16,7 +16,8 @@ from embodied_rl.actors.learning import trainable
 from embodied_rl.actors.placement import describe_placement, place_network, resolve_placement
 from embodied_rl.assembly import build, networks
 from embodied_rl.checkpoints import detection
-from embodied_rl.checkpoints.policy_file import save_backbone, verify_weights
+from embodied_rl.checkpoints.policy_file import save_backbone
+from embodied_rl.checkpoints.policy_format import verify_weights
 from embodied_rl.config import assets, plugins
 from embodied_rl.config import freeze as configuration
 from embodied_rl.critic.evaluation.demonstration_filter import DemonstrationFilter, choose_filter

@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.learning.checkpoint import CheckpointError, explain_failed_writes
 from embodied_rl.assembly.networks import make_backbone
-from embodied_rl.checkpoints.policy_file import PICKLE_STARTS
+from embodied_rl.checkpoints.policy_format import PICKLE_STARTS
 from embodied_rl.config import plugins
 from embodied_rl.config.freeze import freeze_config, thaw_config
 from embodied_rl.critic.network import CriticConfig, ProgressCritic

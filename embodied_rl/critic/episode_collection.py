@@ -15,7 +15,8 @@ import torch
 from embodied_rl.actors.kinds import ActorSettings, make_actor
 from embodied_rl.actors.scripted import OperatorPolicy
 from embodied_rl.assembly import build
-from embodied_rl.checkpoints.policy_file import load_start_noise, read_metadata
+from embodied_rl.checkpoints.policy_file import load_start_noise
+from embodied_rl.checkpoints.policy_format import read_metadata
 from embodied_rl.critic.judged_episode import JudgedEpisode, JudgedGoal
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.goals import GoalProgress, GoalWatch, GoalWatched

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from embodied_rl.assembly import build
-from embodied_rl.checkpoints.policy_file import read_metadata
+from embodied_rl.checkpoints.policy_format import read_metadata
 from embodied_rl.critic.assessment import Assessment, assess_judge
 from embodied_rl.critic.critic_file import save_critic
 from embodied_rl.critic.dataset_episodes import add_mismatches, make_examples, read_dataset

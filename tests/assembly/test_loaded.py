@@ -13,7 +13,8 @@ import embodied_rl
 from embodied_rl.assembly import build
 from embodied_rl.assembly.loaded import LoadedPolicy, hash_normalisation
 from embodied_rl.assembly.policy_factory import load_deployed
-from embodied_rl.checkpoints.policy_file import read_metadata, save_backbone
+from embodied_rl.checkpoints.policy_file import save_backbone
+from embodied_rl.checkpoints.policy_format import read_metadata
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.observation_input import read_observation
 from embodied_rl.interfaces.policy import NoiseKeys

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from embodied_rl.assembly.policy_factory import load_deployed
-from embodied_rl.checkpoints.policy_file import read_metadata
+from embodied_rl.checkpoints.policy_format import read_metadata
 from embodied_rl.config import assets
 from embodied_rl.config.freeze import freeze_config
 from embodied_rl.evaluate.protocol import enumerate_episodes, evaluate_policy

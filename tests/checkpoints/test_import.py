@@ -7,7 +7,8 @@ import pytest
 
 from embodied_rl.actors.learning.checkpoint import CheckpointError
 from embodied_rl.assembly import build
-from embodied_rl.checkpoints.policy_file import check_config, read_metadata
+from embodied_rl.checkpoints.policy_file import check_config
+from embodied_rl.checkpoints.policy_format import read_metadata
 from embodied_rl.commands.import_checkpoint import check_import
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.schema import ImportConfig, PolicyNode, SimNode

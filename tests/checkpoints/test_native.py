@@ -11,16 +11,8 @@ from safetensors.torch import load_file, save_file
 
 from embodied_rl.actors.learning.checkpoint import CheckpointError
 from embodied_rl.assembly.build import load_backbone
-from embodied_rl.checkpoints.policy_file import (
-    check_config,
-    load_actor,
-    load_network,
-    make_header,
-    read_metadata,
-    save_actor,
-    save_backbone,
-    verify_weights,
-)
+from embodied_rl.checkpoints.policy_file import check_config, load_actor, load_network, save_actor, save_backbone
+from embodied_rl.checkpoints.policy_format import make_header, read_metadata, verify_weights
 from embodied_rl_policies.pocket import Pocket
 from tests.support.refusals import refuses
 

@@ -10,15 +10,8 @@ from safetensors.torch import load_file, save_file
 
 from embodied_rl.actors.learning.checkpoint import CheckpointError
 from embodied_rl.checkpoints import foreign
-from embodied_rl.checkpoints.policy_file import (
-    load_actor,
-    load_network,
-    make_header,
-    outline_network,
-    read_metadata,
-    save_actor,
-    save_backbone,
-)
+from embodied_rl.checkpoints.policy_file import load_actor, load_network, outline_network, save_actor, save_backbone
+from embodied_rl.checkpoints.policy_format import make_header, read_metadata
 from embodied_rl.commands import inspect
 from embodied_rl_policies.pocket import Pocket
 from tests.support import building_checkpoints as building

@@ -15,8 +15,9 @@ from safetensors.torch import load_file, save_file
 import embodied_rl
 from embodied_rl.actors.start_noise import StartNoiseSettings
 from embodied_rl.assembly import build
-from embodied_rl.checkpoints import policy_file
-from embodied_rl.checkpoints.policy_file import load_actor, load_start_noise, make_header, read_metadata, save_actor
+from embodied_rl.checkpoints import policy_format
+from embodied_rl.checkpoints.policy_file import load_actor, load_start_noise, save_actor
+from embodied_rl.checkpoints.policy_format import make_header, read_metadata
 from embodied_rl.commands import export, inspect
 from embodied_rl.config.freeze import thaw_config
 from embodied_rl.interfaces.algorithm import Needs
@@ -74,7 +75,7 @@ def test_a_loaded_policy_starts_from_it(file: Path, make: Make, observe: Make) -
 
 def test_earlier_versions_refuse_it(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They would deploy the network alone."""
-    monkeypatch.setattr(policy_file, "FORMATS", (1, 2, 3))
+    monkeypatch.setattr(policy_format, "FORMATS", (1, 2, 3))
     with refuses("checkpoint-format-unknown", "format 4", file):
         read_metadata(file)
 

@@ -12,7 +12,7 @@ import pytest
 
 from embodied_rl import load_policy
 from embodied_rl.checkpoints.model_card import make_card
-from embodied_rl.checkpoints.policy_file import read_metadata
+from embodied_rl.checkpoints.policy_format import read_metadata
 from embodied_rl.cli.main import main
 from embodied_rl.commands.export import find_report
 from embodied_rl.config import assets, hub

@@ -16,7 +16,8 @@ import torch
 
 from embodied_rl.assembly.build import load_backbone
 from embodied_rl.assembly.policy_factory import find_policy_file, load_deployed
-from embodied_rl.checkpoints.policy_file import read_metadata, save_backbone
+from embodied_rl.checkpoints.policy_file import save_backbone
+from embodied_rl.checkpoints.policy_format import read_metadata
 from embodied_rl.cli.main import main
 from embodied_rl.config.assets import find_asset
 from embodied_rl.deployment.policy_client.client import PolicyClient

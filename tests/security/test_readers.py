@@ -15,7 +15,7 @@ from embodied_rl.actors.learning import shards
 from embodied_rl.actors.learning.checkpoint import load_checkpoint
 from embodied_rl.assembly.build import load_backbone, outline_backbone
 from embodied_rl.checkpoints import detection
-from embodied_rl.checkpoints.policy_file import read_metadata
+from embodied_rl.checkpoints.policy_format import read_metadata
 from embodied_rl.cli.main import main
 from embodied_rl.commands.compare import read_entry, to_markdown, write_comparison
 from embodied_rl.datasets.lerobot.dataset_reader import LeRobotDataset

@@ -16,7 +16,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from embodied_rl.actors.learning.checkpoint import save_checkpoint
-from embodied_rl.checkpoints.policy_file import make_header
+from embodied_rl.checkpoints.policy_format import make_header
 from embodied_rl.config import freeze as configuration
 from embodied_rl.config.assets import resolve_path
 from embodied_rl.rollout.timeline import INFER, RANK, Span, Timeline, keep_timelines

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from embodied_rl.assembly.loaded import load_policy
-from embodied_rl.checkpoints.policy_file import read_metadata
+from embodied_rl.checkpoints.policy_format import read_metadata
 from embodied_rl.commands import train as train_command
 from embodied_rl.commands.preparation import compose_config
 from embodied_rl.config.assets import find_asset

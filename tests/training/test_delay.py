@@ -11,7 +11,8 @@ import torch
 
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.assembly.networks import make_backbone
-from embodied_rl.checkpoints.policy_file import read_metadata, save_backbone
+from embodied_rl.checkpoints.policy_file import save_backbone
+from embodied_rl.checkpoints.policy_format import read_metadata
 from embodied_rl.cli.main import main
 from embodied_rl.reports.report import Report
 from embodied_rl.rollout.buffer import Rollout

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from embodied_rl.assembly.build import resolve_policy_file
-from embodied_rl.checkpoints.policy_file import read_metadata
+from embodied_rl.checkpoints.policy_format import read_metadata
 from embodied_rl.interfaces.sim import Episode, Observation, Source, StepResult
 from embodied_rl.rollout.replay.format import ReplayFormat
 from embodied_rl.rollout.replay.storage import ReplayStorage

@@ -18,7 +18,7 @@ from embodied_rl.assembly.evaluated_policies import find_run, find_simulator
 from embodied_rl.assembly.policy_factory import find_policy_file, names_file
 from embodied_rl.benchmarks.robot_runs.episode_runner import RobotEpisode, RobotEpisodeRunner, add_counts
 from embodied_rl.benchmarks.robot_runs.processes import DeploymentProcesses, reserve_domain_id
-from embodied_rl.checkpoints.policy_file import verify_weights
+from embodied_rl.checkpoints.policy_format import verify_weights
 from embodied_rl.config import freeze as configuration
 from embodied_rl.deployment.robots.description import RobotDescription
 from embodied_rl.deployment.robots.reading import load_robot

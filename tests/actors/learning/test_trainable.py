@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.learning import trainable
 from embodied_rl.assembly import build, networks
-from embodied_rl.checkpoints.policy_file import load_network, read_metadata, save_backbone
+from embodied_rl.checkpoints.policy_file import load_network, save_backbone
+from embodied_rl.checkpoints.policy_format import read_metadata
 from embodied_rl.config.freeze import freeze_config, thaw_config
 from embodied_rl.interfaces.backbone import FlowBackbone, PolicyInput
 from embodied_rl.interfaces.sim import Camera, SimulatorSpec, Task
