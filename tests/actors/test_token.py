@@ -200,7 +200,7 @@ def test_methods_and_keys_of_flows_are_refused_before_anything_starts(
 @pytest.mark.parametrize(
     ("words", "sampler"),
     [
-        (("experiment=tabletop_tokens", "algo=grpo"), SamplerNode(name="tokens")),
+        (("experiment=tabletop_tokens", "algo=grpo"), SamplerNode("tokens", temperature=0.5)),
         (("policy=openvla_oft", "algo=grpo", "algo.sampler.temperature=2"), SamplerNode("tokens", temperature=2.0)),
         (("policy=openvla_oft_l1", "algo=ppo"), SamplerNode(name="gaussian")),
         (("policy=openvla_oft_l1", "algo=grpo"), SamplerNode(name="gaussian")),
