@@ -13,8 +13,8 @@ import numpy as np
 from embodied_rl.interfaces.sim import Array, Episode, NotFinite, Observation, SimulatorSpec, Source, StepResult
 from embodied_rl_sims.common import NoSnapshots, make_empty_result, wants_final_picture
 from embodied_rl_sims.maniskill.observation_reader import ObservationReader, join_columns
-from embodied_rl_sims.maniskill.settings import ManiSkillConfig, make_instruction
-from embodied_rl_sims.maniskill.single import find_seed
+from embodied_rl_sims.maniskill.settings import ManiSkillConfig
+from embodied_rl_sims.maniskill.single import choose_scene, find_seed, read_instructions
 
 
 class BatchedSimulator(NoSnapshots):
@@ -31,7 +31,7 @@ class BatchedSimulator(NoSnapshots):
 
         self._resetter = RowResetter(env)
         self.config, self.spec, self.env, self.num_envs = config, spec, env, int(env.num_envs)
-        self._reader, self._instruction = ObservationReader(env, config.observations), make_instruction(config.task)
+        self._reader = ObservationReader(env, config.observations)
         self._episode: list[Episode | None] = [None] * self.num_envs
         self._clock = np.zeros(self.num_envs, np.int64)
         self._rest = np.clip(np.zeros(spec.action_dim, np.float32), spec.action_low, spec.action_high).astype(
@@ -85,6 +85,8 @@ class BatchedSimulator(NoSnapshots):
         for row in map(int, rows):
             self._episode[row], self._clock[row] = episodes[row], 0
         begun = {int(row): episode for row in rows if (episode := episodes[row]) is not None}
+        for row, episode in begun.items():
+            choose_scene(self.env, row, episode)
         self._resetter.begin(list(begun), [find_seed(episode) for episode in begun.values()])
 
     def _control_step(self, result: StepResult, j: int, running: Array) -> Array:
@@ -121,7 +123,8 @@ class BatchedSimulator(NoSnapshots):
         known, hidden = (part.where(running[:, None], 0) for part in (known, hidden))
         images = self._pictures(chosen, running, pictures and bool(self.spec.cameras))
         self.render_seconds += time.perf_counter() - began
-        instruction = tuple(self._instruction if self._episode[row] is not None else "" for row in rows)
+        told = read_instructions(self.env, self.config.task)
+        instruction = tuple(told[row] if self._episode[row] is not None else "" for row in rows)
         return Observation(images, known, instruction, hidden if self.spec.privileged_names else None)
 
     def _pictures(self, chosen: Any, running: Any, drawn: bool) -> dict[str, Any]:
@@ -146,11 +149,12 @@ class BatchedSimulator(NoSnapshots):
             return torch.cat(parts)[place]
 
         ends = [end for _, end in finals]
+        told = [text for end in ends for text in end.instruction]
         images = {name: together([end.images[name] for end in ends]) for name in ends[0].images}
         return Observation(
             images={name: image * shown[:, None, None, None] for name, image in images.items()},
             state=together([end.state for end in ends]),
-            instruction=(self._instruction,) * len(rows),
+            instruction=tuple(told[each] for each in order),
             privileged=together([end.privileged for end in ends]) if self.spec.privileged_names else None,
         )
 

@@ -13,13 +13,7 @@ import numpy as np
 from embodied_rl.interfaces.sim import Diagnosis, Unavailable
 from embodied_rl_sims.common import diagnose_package, find_version, find_versions, measure_rate
 from embodied_rl_sims.maniskill.observation_reader import ObservationReader
-from embodied_rl_sims.maniskill.package import (
-    check_device,
-    explain_missing,
-    find_entry,
-    list_missing_assets,
-    make_environment,
-)
+from embodied_rl_sims.maniskill.package import check_assets, check_device, make_environment
 from embodied_rl_sims.maniskill.settings import ManiSkillConfig
 
 TRIED = {"mani_skill": "3.0.1", "sapien": "3.0.3", "gymnasium": "1.4.0", "torch": "2.13.0", "numpy": "1.26.4"}
@@ -61,18 +55,21 @@ def provenance(config: ManiSkillConfig) -> dict[str, str]:
     hashes = [f"{file}={file.hash.value}" for file in files if file.hash is not None]
     if not hashes:
         raise Unavailable("mani_skill has no record of its files: install it with pip.")
+    shapes = {"scene": "shapes in place of RL4VLA's meshes, pictures and robot"} if config.shapes else {}
     return {
         **found,
+        **shapes,
         "mani_skill files sha256": hashlib.sha256("\n".join(hashes).encode()).hexdigest(),
         "render device": str(device and device.name),
     }
 
 
 def _assets(config: ManiSkillConfig) -> Diagnosis:
-    missing = list_missing_assets(find_entry(config))
-    if missing:
-        return Diagnosis("assets", "fail", f"{', '.join(missing)} missing", str(explain_missing(config.task, missing)))
-    return Diagnosis("assets", "ok", f"all that {config.task} declares")
+    try:
+        check_assets(config)
+    except Unavailable as error:
+        return Diagnosis("assets", "fail", f"incomplete for {config.task}", str(error))
+    return Diagnosis("assets", "ok", "shapes of this package" if config.shapes else f"all that {config.task} needs")
 
 
 def _renderer(config: ManiSkillConfig) -> Diagnosis:

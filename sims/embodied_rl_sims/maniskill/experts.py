@@ -10,6 +10,7 @@ import numpy as np
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array, Episode, Unavailable
 from embodied_rl_sims.maniskill.package import make_environment
+from embodied_rl_sims.maniskill.plate_operator import put_on_plate
 from embodied_rl_sims.maniskill.settings import ManiSkillConfig
 from embodied_rl_sims.maniskill.single import SingleEnvironment, find_seed, renew_scene
 from embodied_rl_sims.rows import Rows
@@ -127,6 +128,8 @@ def make_expert(config: ManiSkillConfig, rows: Rows) -> Callable[[], Array]:
         UserError: the task does not have a demonstrator in this control mode.
         Unavailable: the motion planner cannot be loaded.
     """
+    if config.has_plates:
+        return rows.make_operator(lambda row, _: put_on_plate(_env_of(rows, row)))
     if config.control_mode != PLANNER_MODE:
         if config.control_mode not in OPERATOR_MODES or config.task not in OPERATORS:
             raise UserError(

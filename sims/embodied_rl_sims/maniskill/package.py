@@ -3,19 +3,22 @@
 import difflib
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
+import numpy as np
+
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.sim import Unavailable
-from embodied_rl_sims.maniskill import plate_scenes
+from embodied_rl.interfaces.sim import Array, Unavailable
+from embodied_rl_sims.maniskill.plate_parts import PACKAGE_ASSETS, Files
+from embodied_rl_sims.maniskill.plate_scenes import SPLITS
 from embodied_rl_sims.maniskill.settings import ManiSkillConfig
 
 
-def list_missing_assets(entry: Any) -> list[str]:
-    """List the declared assets of a task that are incomplete on this machine."""
+def list_missing_assets(entry: Any, others: Sequence[str] = ()) -> list[str]:
+    """List the declared assets of a task, and others, that are incomplete on this machine."""
     assets = import_module("mani_skill.utils.assets")
 
     def is_here(uid: str) -> bool:
@@ -23,7 +26,16 @@ def list_missing_assets(entry: Any) -> list[str]:
         parts = assets.expand_data_group_into_individual_data_source_ids(uid) if is_group else [uid]
         return all(assets.is_data_source_downloaded(part) for part in parts)
 
-    return [uid for uid in entry.asset_download_ids or () if not is_here(uid)]
+    return [uid for uid in (*(entry.asset_download_ids or ()), *others) if not is_here(uid)]
+
+
+def check_assets(config: ManiSkillConfig) -> None:
+    """Check that a task's assets are complete on this machine. Raises `Unavailable`: one is missing."""
+    missing = list_missing_assets(find_entry(config), PACKAGE_ASSETS if config.has_plates and not config.shapes else ())
+    if missing:
+        raise explain_missing(config.task, missing)
+    if config.has_plates and not config.shapes:
+        Files(config.assets).check(SPLITS[config.task])
 
 
 def explain_missing(task: str, uids: list[str]) -> Unavailable:
@@ -70,11 +82,13 @@ def make_environment(config: ManiSkillConfig, num_envs: int = 1) -> Any:
         Unavailable: an asset, a Vulkan driver or a CUDA device is missing.
     """
     check_device(config)
-    missing = list_missing_assets(find_entry(config))
-    if missing:
-        raise explain_missing(config.task, missing)
-    cameras = {"width": config.image_size, "height": config.image_size, "shader_pack": config.shader}
+    check_assets(config)
+    width, height = config.picture_size
+    cameras: dict[str, Any] = {"width": width, "height": height, "shader_pack": config.shader}
     keywords: dict[str, Any] = {} if config.robot is None else {"robot_uids": config.robot}
+    if config.has_plates:
+        keywords = {"shapes": config.shapes, "assets": config.assets}
+        cameras["intrinsic"] = find_intrinsics(width, height)
     render_on = config.renderer
     if render_on == "auto":
         import torch
@@ -97,6 +111,12 @@ def make_environment(config: ManiSkillConfig, num_envs: int = 1) -> Any:
     return made.unwrapped
 
 
+def find_intrinsics(width: int, height: int) -> Array:
+    """Return the matrix of a picture's size for the camera of the put-on-plate tasks, a Logitech C920 of 640 × 480."""
+    official = np.array([[623.588, 0, 319.501], [0, 623.588, 239.545], [0, 0, 1]])
+    return official * np.array([[width / 640], [height / 480], [1]])
+
+
 def check_device(config: ManiSkillConfig) -> None:
     """Check that a CUDA device exists if the settings require one. Raises `Unavailable`: it does not exist."""
     import torch
@@ -113,11 +133,10 @@ def find_entry(config: ManiSkillConfig) -> Any:
 
     Raises:
         UserError: the task does not exist, or it lacks this reward.
-        Unavailable: the task is not ManiSkill's, and not built here.
     """
-    if config.task in plate_scenes.SPLITS:
-        raise plate_scenes.refuse(config.task)
     import_module("mani_skill.envs")  # registers the tasks
+    if config.has_plates:
+        import_module("embodied_rl_sims.maniskill.plate_tasks")  # registers these
     tasks = import_module("mani_skill.utils.registration").REGISTERED_ENVS
     _check_name("task", config.task, list(tasks))
     if config.robot is not None:

@@ -1,18 +1,16 @@
 """Numbered scenes of the put-on-plate tasks of RL4VLA (arXiv:2505.19789), on which RLinf-VLA and π_RL train.
 
-A WidowX puts one of 25 objects on one of 17 plates, on one of 21 tables. Names, counts, positions and numbering are
-those of RL4VLA's `put_on_in_scene_multi.py` and `model_db.json` (github.com/gen-robot/RL4VLA). The scene itself is not
-built yet: it needs their meshes and pictures, which are no part of ManiSkill.
+A WidowX puts one of 25 objects on one of 17 plates, on one of 21 tables. Names, counts, positions, phrases and
+numbering are those of RL4VLA's `put_on_in_scene_multi.py` and `model_db.json` (github.com/gen-robot/RL4VLA).
+`plate_tasks.py` builds the scenes.
 """
 
 from dataclasses import dataclass
 from functools import cache
 from itertools import permutations, product
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
-
-from embodied_rl.interfaces.sim import Unavailable
 
 OBJECTS = (
     "carrot", "kitchen shovel", "bread", "plastic bottle", "7up can", "zuchinni", "ketchup bottle", "watering can",
@@ -32,10 +30,28 @@ NEAR, FAR = 0.070, 0.15
 """Least distance of an object from its plate, and of two objects or two plates, in metres."""
 ROBOTS = 14375
 """Initial joint positions other than that of training."""
-ASSETS = (
-    "hf download --repo-type dataset RLinf/maniskill_assets --local-dir maniskill_assets, and "
-    "python -m mani_skill.utils.download_asset with bridge_v2_real2sim and with widowx250s, its robot"
+HORIZON = 80
+"""Control steps of an episode."""
+PHRASES = (
+    "put {} on {}",
+    "Place the {} on the {}",
+    "set {} on {}",
+    "move the {} to the {}",
+    "Take the {} and put it on the {}",
+    "pick up {} and set it down on {}",
+    "please put the {} on the {}",
+    "Put {} onto {}.",
+    "place the {} onto the {} surface",
+    "Make sure {} is on {}.",
+    "on the {1}, put the {0}",
+    "put the {} where the {} is",
+    "Move the {} from the table to the {}",
+    "Move {} so it\u2019s on {}.",
+    "Can you put {} on {}?",
+    "{} on the {}, please.",
+    "the {} should be placed on the {}.",
 )
+"""The instruction of training, then the official ones of the evaluation of instructions, in their order."""
 
 Extra = Literal["texture", "instruction", "object", "plate", "robot"]
 
@@ -86,7 +102,8 @@ SPLITS = {
 class Scene:
     """One scene: official numbers of its parts, positions in metres [2 or 3, 2], and the object's rotation in radians.
 
-    `positions` are those of object, plate and third place; `extra` is None where the task has no such number.
+    `positions` are those of object, plate and third place; `extra` is None where the task has no such number; `phrase`
+    is a position in `PHRASES`.
     """
 
     object: int
@@ -95,11 +112,11 @@ class Scene:
     extra: int | None
     positions: np.ndarray
     rotation: float
+    phrase: int = 0
 
     @property
     def instruction(self) -> str:
-        """Return the instruction of training; the evaluation of instructions has others."""
-        return f"put {OBJECTS[self.object]} on {PLATES[self.plate]}"
+        return PHRASES[self.phrase].format(OBJECTS[self.object], PLATES[self.plate])
 
 
 def count_scenes(split: Split) -> int:
@@ -124,8 +141,8 @@ def find_scene(split: Split, number: int) -> Scene:
         extra = (plate + extra + 1) % len(split.plates) + split.plates[0]
     else:
         extra = split.extras[extra]
-    known = None if split.extra is None else extra
-    return Scene(chosen, split.plates[plate], split.tables[table], known, places[place], rotations[rotation])
+    known, phrase = None if split.extra is None else extra, extra if split.extra == "instruction" else 0
+    return Scene(chosen, split.plates[plate], split.tables[table], known, places[place], rotations[rotation], phrase)
 
 
 @cache
@@ -155,9 +172,54 @@ def list_rotations(split: Split) -> tuple[float, ...]:
     return tuple(np.pi * quarters / 4 for quarters in range(4))
 
 
-def refuse(task: str) -> Unavailable:
-    """Build the error for one of these tasks."""
-    return Unavailable(
-        f"sim.task={task} is a task of RL4VLA and RLinf, which ManiSkill does not have, and its scene is not built "
-        f"here yet, with its assets or without. They are fetched by {ASSETS}."
-    )
+def find_heights(split: Split) -> tuple[float, float, float]:
+    """Return from which heights object, plate and third thing fall on the table, in metres; its top is at 0.87."""
+    if split.places != "three":
+        return 0.95, 0.95, 0.95
+    return (1.0, 0.92, 0.96) if split.extra == "plate" else (0.95, 0.92, 1.0)
+
+
+def find_poses(split: Split, scene: Scene, third: bool = False) -> dict[tuple[str, int], tuple[float, ...]]:
+    """Return the poses, place and quaternion, from which a scene's things fall: (kind, number) → pose.
+
+    `third`: the object has been moved to the third place.
+    """
+    points = [(*point, height) for point, height in zip(scene.positions, find_heights(split), strict=False)]
+    turned, straight = (np.cos(scene.rotation / 2), 0.0, 0.0, np.sin(scene.rotation / 2)), (1.0, 0.0, 0.0, 0.0)
+    poses = {
+        ("carrot", scene.object): (*points[2 if third else 0], *turned),
+        ("plate", scene.plate): (*points[1], *straight),
+    }
+    if scene.extra is not None and split.extra == "object":
+        poses["carrot", scene.extra] = (*points[2], *turned)
+    if scene.extra is not None and split.extra == "plate":
+        poses["plate", scene.extra] = (*points[2], *straight)
+    return poses
+
+
+@cache
+def list_joints() -> np.ndarray:
+    """Return by what the joints begin elsewhere than in training, in radians [1 + ROBOTS, 6]; the first: nowhere."""
+    arm, wrist = (-0.15, -0.08, 0.0, 0.08, 0.15), (-0.6, -0.3, 0.0, 0.3, 0.6)
+    others = [each for each in product(arm, arm, arm, arm, arm, wrist) if abs(each[1] + each[2]) <= 0.25]
+    return np.array([(0.0,) * 6, *others])
+
+
+def list_instructions(split: Split) -> list[str]:
+    """Return all instructions of a task."""
+    phrases = [PHRASES[each] for each in split.extras] if split.extra == "instruction" else PHRASES[:1]
+    things = product([OBJECTS[each] for each in split.objects], [PLATES[each] for each in split.plates])
+    return [phrase.format(*pair) for pair in things for phrase in phrases]
+
+
+def is_on_plate(offset: Any, object_size: Any, plate_size: Any, force: Any) -> Any:
+    """Return whether objects lie on their plates, bool [b].
+
+    Args:
+        offset: from plate to object [b, 3], in metres.
+        object_size, plate_size: extents along the axes of the world at the episode's start [b, 3], in metres.
+        force: between the two [b], in newtons.
+    """
+    near = offset[:, :2].norm(dim=1) <= plate_size.max(dim=1).values / 2 + 0.01
+    gap = offset[:, 2] - (plate_size[:, 2] + object_size[:, 2]) / 2
+    return near & (offset[:, 2] > 0) & (gap <= 0.05) & (force > 0.03)

@@ -5,9 +5,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.trust import Text
+from embodied_rl.interfaces.trust import FilePath, Text
+from embodied_rl_sims.maniskill.plate_scenes import SPLITS
 
 REWARDS = ("sparse", "normalized_dense", "dense")
+PLATE_CONTROL = "arm_pd_ee_target_delta_pose_align2_gripper_pd_joint_pos"
+"""The control mode of the put-on-plate tasks: displacements of the hand's target, in metres and radians."""
 
 
 @dataclass(frozen=True)
@@ -15,7 +18,7 @@ class ManiSkillConfig:
     """Settings of a ManiSkill 3 task."""
 
     task: Text = "PickCube-v1"
-    """the package's id of a task, such as "PickCube-v1"."""
+    """the package's id of a task, such as "PickCube-v1", or one of RL4VLA's put-on-plate tasks."""
     backend: Literal["cpu", "gpu"] = "cpu"
     """"cpu" runs single environments in turn, reproducible bit for bit; "gpu" runs all of them in one batch on a CUDA
     device; observations are tensors there, and rollouts store copies on the host."""
@@ -28,7 +31,7 @@ class ManiSkillConfig:
     robot: Text | None = None
     """the package's id of a robot, such as "panda_wristcam"; null for the task's default."""
     image_size: int = 128
-    """pixels on each side of the cameras' pictures."""
+    """pixels on each side of the cameras' pictures; in put-on-plate tasks the height, and the width is 4/3 of it."""
     shader: Literal["minimal", "default"] = "minimal"
     """"minimal" is fast; "default" has smoother light."""
     renderer: Literal["auto", "cpu", "gpu"] = "auto"
@@ -43,6 +46,21 @@ class ManiSkillConfig:
     reconfiguration_freq: int | None = None
     """1 rebuilds the scene for each episode, 0 never; null for the task's default. More than 1 is refused:
     an episode would depend on the episodes before it."""
+
+    shapes: bool = False
+    """replace the meshes, pictures and robot of a put-on-plate task by boxes and colours that this package holds."""
+    assets: FilePath = "maniskill_assets"
+    """folder of RLinf's assets, for put-on-plate tasks without shapes."""
+
+    @property
+    def has_plates(self) -> bool:
+        """Return whether the task is one of RL4VLA's put-on-plate tasks."""
+        return self.task in SPLITS
+
+    @property
+    def picture_size(self) -> tuple[int, int]:
+        """Return width and height of the cameras' pictures."""
+        return (round(self.image_size * 4 / 3) if self.has_plates else self.image_size), self.image_size
 
     def __post_init__(self) -> None:
         choices = {
@@ -71,6 +89,18 @@ class ManiSkillConfig:
                 f"sim.reconfiguration_freq={self.reconfiguration_freq}: give 0, 1 or null; with any other value what "
                 "an episode holds would depend on the episodes before it.",
                 code="value-out-of-range",
+            )
+        if self.shapes and not self.has_plates:
+            raise UserError(
+                f"sim.shapes=true: there are no shapes for {self.task}, only for the put-on-plate tasks, such as "
+                "PutOnPlateInScene25Main-v3.",
+                code="shapes-missing",
+            )
+        if self.has_plates and (self.control_mode != PLATE_CONTROL or self.robot is not None):
+            raise UserError(
+                f"sim.task={self.task} has one robot and one control mode: sim=maniskill_plate, or "
+                f"sim.control_mode={PLATE_CONTROL} sim.robot=null.",
+                code="keys-contradict",
             )
         if self.backend == "gpu" and (self.reconfiguration_freq == 1 or self.renderer == "cpu"):
             raise UserError(

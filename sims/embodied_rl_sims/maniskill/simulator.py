@@ -13,7 +13,8 @@ from embodied_rl_sims.maniskill.diagnosis import diagnose, provenance
 from embodied_rl_sims.maniskill.experts import make_expert
 from embodied_rl_sims.maniskill.observation_reader import ObservationReader, name_entries
 from embodied_rl_sims.maniskill.package import find_entry, make_environment
-from embodied_rl_sims.maniskill.settings import ManiSkillConfig, make_instruction
+from embodied_rl_sims.maniskill.plate_scenes import SPLITS, count_scenes, list_instructions
+from embodied_rl_sims.maniskill.settings import PLATE_CONTROL, ManiSkillConfig, make_instruction
 from embodied_rl_sims.maniskill.single import SingleEnvironment
 from embodied_rl_sims.rows import Rows
 
@@ -21,11 +22,13 @@ from embodied_rl_sims.rows import Rows
 def spec_of(config: ManiSkillConfig) -> SimulatorSpec:
     """Read the specification of a task from one environment on the processor; draw nothing.
 
+    That of a put-on-plate task is the same with shapes, which need no assets.
+
     Raises:
         UserError: the package lacks the task, control mode, robot or reward, or the task is not supported.
         Unavailable: an asset or a Vulkan driver is missing.
     """
-    env = make_environment(replace(config, backend="cpu"))
+    env = make_environment(replace(config, backend="cpu", shapes=config.has_plates))
     try:
         return read_spec(config, env)
     finally:
@@ -36,8 +39,10 @@ def read_spec(config: ManiSkillConfig, env: Any) -> SimulatorSpec:
     """Read the specification from an environment of the task."""
     known, hidden = ObservationReader(env, config.observations).state(env.get_info())
     names, low, high = _actions(config, env)
-    size = config.image_size
-    cameras = tuple(Camera(name, size, size) for name in env._sensor_configs) if config.observations == "rgb" else ()
+    width, height = config.picture_size
+    drawn = env._sensor_configs if config.observations == "rgb" else ()
+    texts = list_instructions(SPLITS[config.task]) if config.has_plates else [make_instruction(config.task)]
+    words = [word for text in texts for word in text.split()]
     horizon = config.horizon or find_entry(config).max_episode_steps
     if horizon is None:
         raise UserError(
@@ -45,21 +50,28 @@ def read_spec(config: ManiSkillConfig, env: Any) -> SimulatorSpec:
             code="horizon-missing",
         )
     return SimulatorSpec(
-        cameras=cameras,
+        cameras=tuple(Camera(name, height, width) for name in drawn),
         state_names=name_entries(known),
         action_names=names,
         action_low=low,
         action_high=high,
         control_hz=float(env.control_freq),
         horizon=int(horizon),
-        tasks=(Task(config.task, type(env).__module__.rpartition(".tasks.")[2].partition(".")[0]),),
-        words=tuple(dict.fromkeys(make_instruction(config.task).split())),
-        instruction_length=len(make_instruction(config.task).split()),
+        tasks=(_describe_task(config, env),),
+        words=tuple(dict.fromkeys([*words, *(word.lower() for word in words)])),
+        instruction_length=max(len(text.split()) for text in texts),
         privileged_names=name_entries(hidden),
         device="cuda" if config.backend == "gpu" else "cpu",
         hold=_hold(config, names),
         kept_while_holding=("gripper",) if _hold(config, names) is not None and "gripper" in names else (),
     )
+
+
+def _describe_task(config: ManiSkillConfig, env: Any) -> Task:
+    """Return name and family of the task; names of scenes of shapes end in "-shapes"."""
+    if not config.has_plates:
+        return Task(config.task, type(env).__module__.rpartition(".tasks.")[2].partition(".")[0])
+    return Task(config.task + "-shapes" * config.shapes, "put_on_plate", count_scenes(SPLITS[config.task]))
 
 
 class ManiSkill:
@@ -157,6 +169,6 @@ def _actions(config: ManiSkillConfig, env: Any) -> tuple[tuple[str, ...], tuple[
 
 def _hold(config: ManiSkillConfig, names: tuple[str, ...]) -> tuple[float, ...] | None:
     """Return the action that holds the robot still with an open gripper; None unless actions are displacements."""
-    if config.control_mode not in ("pd_ee_delta_pos", "pd_ee_delta_pose", "pd_joint_delta_pos"):
+    if config.control_mode not in ("pd_ee_delta_pos", "pd_ee_delta_pose", "pd_joint_delta_pos", PLATE_CONTROL):
         return None
     return tuple(1.0 if name == "gripper" else 0.0 for name in names)

@@ -18,11 +18,23 @@ _SEED_BITS = 32  # range of the package's seeds
 def find_seed(episode: Episode) -> int:
     """Return the package's seed of an episode; seeds below 2^30 are those of the package, see `seeds.fold_seed`.
 
-    A numbered initial state is directly the package's seed, because its benchmarks number their episodes this way.
+    A numbered initial state is directly the package's seed, because its benchmarks number their episodes this way. In
+    put-on-plate tasks it is the scene's official number instead, and the seed determines nothing else.
     """
     if episode.initial_state is not None:
-        return episode.initial_state
+        return episode.initial_state % 2**_SEED_BITS
     return fold_seed(episode.seed, _SEED_BITS)
+
+
+def choose_scene(env: Any, row: int, episode: Episode) -> None:
+    """Set the official number of the next scene in a row of a put-on-plate task: a numbered initial state is one."""
+    if hasattr(env, "numbers"):
+        env.numbers[row] = episode.initial_state
+
+
+def read_instructions(env: Any, task: str) -> list[str]:
+    """Return the instruction of each row."""
+    return getattr(env, "instructions", None) or [make_instruction(task)] * env.num_envs
 
 
 class SingleEnvironment:
@@ -35,7 +47,7 @@ class SingleEnvironment:
 
     def __init__(self, config: ManiSkillConfig, env: Any) -> None:
         self.config, self.env = config, env
-        self.instruction = make_instruction(config.task)
+        self.instruction = read_instructions(env, config.task)[0]
         self._reader = ObservationReader(env, config.observations)
         self._info: dict[str, Any] = {}
         self._has_stepped = False
@@ -44,7 +56,9 @@ class SingleEnvironment:
     def begin(self, episode: Episode) -> None:
         if self._has_stepped and not self.env.reconfiguration_freq:
             renew_scene(self.env)
+        choose_scene(self.env, 0, episode)
         _, self._info = self.env.reset(seed=find_seed(episode))
+        self.instruction = read_instructions(self.env, self.config.task)[0]
         self._has_stepped = False
 
     def step(self, action: Array) -> StepOutcome:

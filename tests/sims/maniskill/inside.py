@@ -10,6 +10,7 @@ from typing import Any
 from unittest.mock import patch
 
 import gymnasium
+import inside_plates
 import numpy as np
 import torch
 
@@ -17,7 +18,7 @@ from embodied_rl.interfaces.sim import Episode, Unavailable
 from embodied_rl.testing.simulator_contract import check_simulator
 from embodied_rl_sims.maniskill import ManiSkill, ManiSkillConfig, batch_reset, batched, package, simulator, single
 
-CHECKS: dict[str, Callable[[], None]] = {}
+CHECKS: dict[str, Callable[[], None]] = inside_plates.CHECKS
 _SIZE = 32
 _free: dict[Any, list[Any]] = {}
 
@@ -292,6 +293,8 @@ def what_is_missing_is_named() -> None:
         "ReplicaCAD_SceneManipulation-v1": (Unavailable, "mani_skill.utils.download_asset ReplicaCAD"),  # a file
         "TwoRobotPickCube-v1": (ValueError, "several robots"),
     }
+    with refuses(Unavailable, "download_asset bridge_v2_real2sim && "):
+        ManiSkill(ManiSkillConfig(task=inside_plates.MAIN, control_mode=inside_plates.PLATE_CONTROL), 1)
     for task, (kind, message) in refusals.items():
         with refuses(kind, message):
             ManiSkill.spec_of(ManiSkillConfig(task=task, control_mode="pd_joint_delta_pos"))

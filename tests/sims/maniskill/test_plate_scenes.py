@@ -1,18 +1,30 @@
-"""Numbered scenes of the put-on-plate tasks, against RL4VLA's own code, and the refusal of their missing scene."""
+"""Numbered scenes of the put-on-plate tasks, against RL4VLA's own code; the rule of success; missing files."""
+
+import json
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Unavailable
-from embodied_rl_sims.maniskill import ManiSkill, ManiSkillConfig
+from embodied_rl_sims.maniskill import ManiSkillConfig
+from embodied_rl_sims.maniskill.plate_parts import Files
 from embodied_rl_sims.maniskill.plate_scenes import (
     OBJECTS,
     PLATES,
+    ROBOTS,
     SPLITS,
     count_scenes,
     find_scene,
+    is_on_plate,
+    list_instructions,
+    list_joints,
     list_places,
-)  # fmt: skip
+)
+from embodied_rl_sims.maniskill.settings import PLATE_CONTROL
 
 TASK = "PutOnPlateInScene25"
 NUMBER = 123456789
@@ -78,7 +90,76 @@ def test_what_is_held_out_does_not_occur_in_training() -> None:
     assert len(inside) == 36 and len(border) == 28 and inside.isdisjoint(border)
 
 
-def test_its_tasks_are_refused_with_the_way_to_their_assets() -> None:
-    assets = r"RLinf/maniskill_assets --local-dir .*bridge_v2_real2sim.*widowx250s"
-    with pytest.raises(Unavailable, match=rf"not built here yet.*{assets}"):
-        ManiSkill.spec_of(ManiSkillConfig(task=f"{TASK}Main-v3"))
+def make_folder(folder: Path) -> None:
+    """Files of the layout of RLinf/maniskill_assets, without content, for the tasks with one plate."""
+    names = {"carrot": [f"{number:03} thing" for number in range(25)], "plate": ["001 plate"], "table": []}
+    names["table"] = [f"{number:03}.png" for number in range(21)]
+    for kind, listed in names.items():
+        (folder / "carrot" / f"more_{kind}").mkdir(parents=True)
+        (folder / "carrot" / f"more_{kind}" / "model_db.json").write_text(json.dumps({name: {} for name in listed}))
+        for name in listed if kind != "table" else ():
+            (folder / "carrot" / f"more_{kind}" / name).mkdir()
+            for file in ("collision.obj", "textured.glb"):
+                (folder / "carrot" / f"more_{kind}" / name / file).touch()
+    (folder / "carrot" / "more_table" / "imgs").mkdir()
+    for name in names["table"]:
+        (folder / "carrot" / "more_table" / "imgs" / name).touch()
+
+
+@pytest.mark.parametrize(
+    "missing", ["more_plate/model_db.json", "more_carrot/003 thing/collision.obj", "more_table/imgs/015.png"]
+)
+def test_a_missing_file_is_named_with_the_way_to_it(tmp_path: Path, missing: str) -> None:
+    make_folder(tmp_path)
+    split = SPLITS[f"{TASK}Main-v3"]
+    Files(str(tmp_path)).check(split)
+    (tmp_path / "carrot" / missing).unlink()
+    with pytest.raises(
+        Unavailable, match=rf"{missing},.*RLinf/maniskill_assets --local-dir {tmp_path}\. .*shapes=true"
+    ):
+        Files(str(tmp_path)).check(split)
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"task": "PickCube-v1", "shapes": True}, "no shapes for PickCube-v1"),
+        ({"task": f"{TASK}Main-v3"}, "sim=maniskill_plate"),
+        ({"task": f"{TASK}Main-v3", "control_mode": PLATE_CONTROL, "robot": "panda"}, "one robot"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        ManiSkillConfig(**keys)
+
+
+def test_every_instruction_is_listed() -> None:
+    """Those of RL4VLA: the words of training, or 16 others."""
+    split = SPLITS[f"{TASK}Instruct-v1"]
+    assert len(list_instructions(SPLITS[f"{TASK}Plate-v1"])) == 16 * 16 and len(list_instructions(split)) == 16 * 16
+    assert find_scene(split, NUMBER).instruction == "Move toy bear so it\u2019s on plate."
+    assert find_scene(split, NUMBER).instruction in list_instructions(split)
+    assert find_scene(SPLITS[f"{TASK}Plate-v1"], NUMBER).instruction == "put toy bear on chess board"
+
+
+def test_initial_joints_are_all_but_those_that_bend_shoulder_and_elbow_alike() -> None:
+    joints = list_joints()
+    assert joints.shape == (1 + ROBOTS, 6) and not joints[0].any()
+    assert np.abs(joints[:, 1] + joints[:, 2]).max() == pytest.approx(0.23)
+    assert joints[1].tolist() == [-0.15, -0.15, -0.08, -0.15, -0.15, -0.6]
+
+
+def test_an_object_lies_on_its_plate_by_place_height_and_force() -> None:
+    """Sizes 0.04 and 0.01 high, 0.1 and 0.2 wide; the rim is 0.11 from the centre, the height at rest 0.025."""
+    cases = [
+        ((0.0, 0.0, 0.025, 1.0), True),
+        ((0.109, 0.0, 0.025, 1.0), True),
+        ((0.08, 0.08, 0.025, 1.0), False),  # 0.113 from the centre
+        ((0.0, 0.0, 0.074, 1.0), True),
+        ((0.0, 0.0, 0.076, 1.0), False),
+        ((0.0, 0.0, -0.001, 1.0), False),
+        ((0.0, 0.0, 0.025, 0.02), False),  # does not touch it
+    ]
+    given = torch.tensor([case for case, _ in cases])
+    sizes = torch.tensor([0.1, 0.03, 0.04]).expand(7, 3), torch.tensor([0.2, 0.1, 0.01]).expand(7, 3)
+    assert is_on_plate(given[:, :3], *sizes, given[:, 3]).tolist() == [expected for _, expected in cases]

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.sim
 
 INSIDE = Path(__file__).with_name("inside.py")
 ROOT = Path(__file__).parents[3]
-CHECKS = re.findall(r"@check\ndef (\w+)", INSIDE.read_text())
+CHECKS = re.findall(r"@check\ndef (\w+)", INSIDE.read_text() + INSIDE.with_name("inside_plates.py").read_text())
 
 
 @pytest.fixture(scope="module")
