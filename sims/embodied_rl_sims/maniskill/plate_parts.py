@@ -38,6 +38,11 @@ TABLE_TOP = 0.87
 """Height of the table of shapes, in metres."""
 
 
+def list_things(split: Split) -> dict[Kind, range]:
+    """Return the official numbers of the things that a task's scene holds: all objects, and all plates or the first."""
+    return {"carrot": range(len(OBJECTS)), "plate": range(1 if len(split.plates) == 1 else len(PLATES))}
+
+
 class Parts(Protocol):
     """What a scene is made of; `number` is a thing's official number."""
 
@@ -109,7 +114,7 @@ class Files:
         """Check that the files of a task exist. Raises `Unavailable`: one does not; the message names it."""
         tables = {*split.tables, *(split.extras if split.extra == "texture" else ())}
         needed = [self._folder_of("table", "imgs") / self.listed["table"][each][0] for each in tables]
-        for kind, numbers in (("carrot", split.objects), ("plate", split.plates)):
+        for kind, numbers in list_things(split).items():
             for number in numbers:
                 folder = self._folder_of(kind, self.listed[kind][number][0])
                 needed += [folder / "collision.obj", _find_visual(folder)]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from embodied_rl_sims.maniskill.plate_parts import Files, Kind, Shapes
+from embodied_rl_sims.maniskill.plate_parts import Files, Kind, Shapes, list_things
 from embodied_rl_sims.maniskill.plate_pictures import Backgrounds
 from embodied_rl_sims.maniskill.plate_scenes import (
     HORIZON,
@@ -81,8 +81,8 @@ class PutOnPlate(BaseEnv):
         for robot in self.agent.robot._objs:
             shine(robot, specular=0.9, roughness=0.3)
         self.parts.make_table(self.scene)
-        numbers: dict[Kind, range] = {"carrot": self.split.objects, "plate": self.split.plates}
-        self.things = {kind: {each: self._make(kind, each) for each in numbers[kind]} for kind in numbers}
+        listed = list_things(self.split).items()
+        self.things = {kind: {each: self._make(kind, each) for each in numbers} for kind, numbers in listed}
 
     def _make(self, kind: Kind, number: int) -> Any:
         return self.parts.make_thing(self.scene, kind, number, sapien.Pose(_wait_at(kind, number)))

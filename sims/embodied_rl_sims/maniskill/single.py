@@ -50,7 +50,8 @@ class SingleEnvironment:
         self.instruction = read_instructions(env, config.task)[0]
         self._reader = ObservationReader(env, config.observations)
         self._info: dict[str, Any] = {}
-        self._has_stepped = False
+        self._settles = hasattr(env, "numbers")  # things fall when an episode begins
+        self._has_stepped = self._settles
         self._film: tuple[Any, dict[tuple[int, int], Any]] = (None, {})
 
     def begin(self, episode: Episode) -> None:
@@ -59,7 +60,7 @@ class SingleEnvironment:
         choose_scene(self.env, 0, episode)
         _, self._info = self.env.reset(seed=find_seed(episode))
         self.instruction = read_instructions(self.env, self.config.task)[0]
-        self._has_stepped = False
+        self._has_stepped = self._settles
 
     def step(self, action: Array) -> StepOutcome:
         _, reward, _, _, self._info = self.env.step(action)

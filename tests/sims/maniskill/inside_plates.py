@@ -81,6 +81,17 @@ def a_seed_draws_the_scene_that_the_official_code_draws() -> None:
     sim.close()
 
 
+@check
+def an_episode_does_not_depend_on_what_fell_before_it() -> None:
+    """Neither on the scene that is set up when the simulator is built, nor on one that was begun and never stepped."""
+    sim, wanted = build(1), []
+    for numbers in ((NUMBER,), (700000, NUMBER), (0, 55, NUMBER)):
+        shown = [sim.reset([Episode(0, 0, 0, initial_state=number)]) for number in numbers][-1]
+        wanted.append(shown.privileged if shown.privileged is not None else shown.state)
+    assert all(np.array_equal(each, wanted[0]) for each in wanted), "things lie elsewhere"
+    sim.close()
+
+
 def put(sim: ManiSkill, offset: Any) -> tuple[bool, dict[str, Any]]:
     """Put the object at an offset from its plate's centre, in metres, and hold the robot still for two steps."""
     from mani_skill.utils.structs.pose import Pose
