@@ -123,8 +123,8 @@ class BatchedSimulator(NoSnapshots):
         known, hidden = (part.where(running[:, None], 0) for part in (known, hidden))
         images = self._pictures(chosen, running, pictures and bool(self.spec.cameras))
         self.render_seconds += time.perf_counter() - began
-        told = read_instructions(self.env, self.config.task)
-        instruction = tuple(told[row] if self._episode[row] is not None else "" for row in rows)
+        texts = read_instructions(self.env, self.config.task)
+        instruction = tuple(texts[row] if self._episode[row] is not None else "" for row in rows)
         return Observation(images, known, instruction, hidden if self.spec.privileged_names else None)
 
     def _pictures(self, chosen: Any, running: Any, drawn: bool) -> dict[str, Any]:
@@ -149,12 +149,12 @@ class BatchedSimulator(NoSnapshots):
             return torch.cat(parts)[place]
 
         ends = [end for _, end in finals]
-        told = [text for end in ends for text in end.instruction]
+        texts = [text for end in ends for text in end.instruction]
         images = {name: together([end.images[name] for end in ends]) for name in ends[0].images}
         return Observation(
             images={name: image * shown[:, None, None, None] for name, image in images.items()},
             state=together([end.state for end in ends]),
-            instruction=tuple(told[each] for each in order),
+            instruction=tuple(texts[each] for each in order),
             privileged=together([end.privileged for end in ends]) if self.spec.privileged_names else None,
         )
 

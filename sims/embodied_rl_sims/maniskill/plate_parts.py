@@ -5,19 +5,21 @@ The layout of the files, friction and poses are those of RL4VLA's `put_on_in_sce
 """
 
 import colorsys
-import json
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array, Unavailable
+from embodied_rl.system.untrusted_files import check_name, read_json
 from embodied_rl_sims.maniskill.plate_scenes import OBJECTS, PLATES, Split
 
 Kind = Literal["carrot", "plate"]
 """What RL4VLA's folders call objects and plates."""
-TABLES = 21
+COUNTS = {"carrot": len(OBJECTS), "plate": len(PLATES), "table": 21}
+"""How many things RL4VLA lists."""
 PACKAGE_ASSETS = ("bridge_v2_real2sim", "widowx250s")
 """What ManiSkill downloads: the table, and the robot."""
 OBJECT_SIZES = (
@@ -74,7 +76,7 @@ class Files:
 
     def __init__(self, folder: str) -> None:
         self.folder = Path(folder) / "carrot"
-        self.listed = {kind: self._list(kind) for kind in ("carrot", "plate", "table")}
+        self.listed = {kind: self._list(kind) for kind in COUNTS}
 
     def make_thing(self, scene: Any, kind: Kind, number: int, pose: Any) -> Any:
         name, facts = self.listed[kind][number]
@@ -97,8 +99,7 @@ class Files:
         builder.build_static(name="arena")
 
     def find_size(self, kind: Kind, number: int) -> Array:
-        facts = self.listed[kind][number][1]
-        return (np.array(facts["bbox"]["max"]) - facts["bbox"]["min"]) * _scale(facts)
+        return _find_size(self.listed[kind][number][1])
 
     def draw_table(self, number: int, width: int, height: int) -> Array:
         return _read_picture(self._folder_of("table", "imgs") / self.listed["table"][number][0], width, height)
@@ -126,11 +127,34 @@ class Files:
                 raise self._refuse(file)
 
     def _list(self, kind: str) -> list[tuple[str, dict[str, Any]]]:
-        """Return names and facts of a folder's things, by official number."""
+        """Return names and facts of a folder's things, by official number.
+
+        Raises:
+            Unavailable: the file is missing. UserError: it is damaged, or names files outside of its folder.
+        """
         file = self.folder / f"more_{kind}" / "model_db.json"
         if not file.exists():
             raise self._refuse(file)
-        return list(json.loads(file.read_text()).items())
+        listed = read_json(file)
+        try:
+            for name, facts in listed.items():
+                check_name(name, file)
+                if kind != "table" and _find_size(facts).shape != (3,):
+                    raise ValueError(f"the size of {name}")
+                if "texture" in facts:
+                    check_name(facts["texture"], file)
+                    float(facts["mix"])
+        except UserError:
+            raise
+        except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
+            message = (
+                f"{file} is not RL4VLA's list of names and sizes ({type(error).__name__}: {error}). Fetch it again."
+            )
+            raise UserError(message, code="file-damaged") from error
+        if len(listed) < COUNTS[kind]:
+            message = f"{file} lists {len(listed)} things, and RL4VLA {COUNTS[kind]}. Fetch it again."
+            raise UserError(message, code="file-damaged")
+        return list(listed.items())
 
     def _folder_of(self, kind: str, name: str) -> Path:
         return self.folder / f"more_{kind}" / name
@@ -194,6 +218,10 @@ def make_material() -> Any:
     return material(static_friction=1.0, dynamic_friction=1.0, restitution=0.0)
 
 
+def _find_size(facts: dict[str, Any]) -> Array:
+    return (np.array(facts["bbox"]["max"], float) - np.array(facts["bbox"]["min"], float)) * _scale(facts)
+
+
 def _scale(facts: dict[str, Any]) -> float:
     return float(facts.get("scales", [1.0])[0])
 
@@ -205,7 +233,10 @@ def _find_visual(folder: Path) -> Path:
 
 def _read_picture(file: Path, width: int, height: int) -> Array:
     cv2 = import_module("cv2")
-    return cv2.resize(cv2.cvtColor(cv2.imread(str(file)), cv2.COLOR_BGR2RGB), (width, height))
+    read = cv2.imread(str(file))
+    if read is None:
+        raise UserError(f"{file} is no picture that can be read. Fetch it again.", code="file-damaged")
+    return cv2.resize(cv2.cvtColor(read, cv2.COLOR_BGR2RGB), (width, height))
 
 
 def _colour(number: int, saturation: float = 0.8) -> tuple[float, float, float]:

@@ -25,6 +25,7 @@ from embodied_rl_sims.maniskill.plate_scenes import (
     list_places,
 )
 from embodied_rl_sims.maniskill.settings import PLATE_CONTROL
+from tests.support.refusals import refuses
 
 TASK = "PutOnPlateInScene25"
 NUMBER = 123456789
@@ -90,13 +91,20 @@ def test_what_is_held_out_does_not_occur_in_training() -> None:
     assert len(inside) == 36 and len(border) == 28 and inside.isdisjoint(border)
 
 
+FACTS = {"bbox": {"min": [0, 0, 0], "max": [0.04, 0.03, 0.02]}}
+
+
 def make_folder(folder: Path) -> None:
     """Files of the layout of RLinf/maniskill_assets, without content, for the tasks with one plate."""
-    names = {"carrot": [f"{number:03} thing" for number in range(25)], "plate": ["001 plate"], "table": []}
+    names = {
+        "carrot": [f"{number:03} thing" for number in range(25)],
+        "plate": [f"{number:03} plate" for number in range(17)],
+        "table": [],
+    }
     names["table"] = [f"{number:03}.png" for number in range(21)]
     for kind, listed in names.items():
         (folder / "carrot" / f"more_{kind}").mkdir(parents=True)
-        (folder / "carrot" / f"more_{kind}" / "model_db.json").write_text(json.dumps({name: {} for name in listed}))
+        (folder / "carrot" / f"more_{kind}" / "model_db.json").write_text(json.dumps(dict.fromkeys(listed, FACTS)))
         for name in listed if kind != "table" else ():
             (folder / "carrot" / f"more_{kind}" / name).mkdir()
             for file in ("collision.obj", "textured.glb"):
@@ -118,6 +126,24 @@ def test_a_missing_file_is_named_with_the_way_to_it(tmp_path: Path, missing: str
         Unavailable, match=rf"{missing},.*RLinf/maniskill_assets --local-dir {tmp_path}\. .*shapes=true"
     ):
         Files(str(tmp_path)).check(split)
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [
+        ("{", "file-damaged"),
+        ("[]", "file-damaged"),
+        ("{}", "file-damaged"),
+        (json.dumps({"000 plate": {}}), "file-damaged"),
+        (json.dumps({"000 plate": {"bbox": {"min": 0, "max": 1}}}), "file-damaged"),
+        (json.dumps({"../plate": FACTS}), "path-outside-folder"),
+    ],
+)
+def test_a_damaged_list_is_refused_by_its_name(tmp_path: Path, content: str, code: str) -> None:
+    make_folder(tmp_path)
+    (tmp_path / "carrot" / "more_plate" / "model_db.json").write_text(content)
+    with refuses(code, "more_plate/model_db.json"):
+        Files(str(tmp_path))
 
 
 @pytest.mark.parametrize(
