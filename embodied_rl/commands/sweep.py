@@ -48,7 +48,9 @@ def run_sweep(command: Command, options: Options) -> int:
 
     def check(mapping: dict[str, object], overrides: list[str]) -> None:
         checked.append(overrides)
-        run_command.load_preparation(command).check(run_command.freeze_command_config(command, mapping, overrides))
+        config = run_command.freeze_command_config(command, mapping, overrides)
+        if not options.show:  # to print a configuration starts no simulator
+            run_command.load_preparation(command).check(config)
 
     def start(mapping: dict[str, object], overrides: list[str]) -> None:
         print(f"embodied-rl {command.name} {' '.join(overrides)}", flush=True)
