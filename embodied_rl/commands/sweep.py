@@ -48,7 +48,7 @@ def run_sweep(command: Command, options: Options) -> int:
 
     def check(mapping: dict[str, object], overrides: list[str]) -> None:
         checked.append(overrides)
-        config = run_command.freeze_command_config(command, mapping, overrides)
+        config = run_command.freeze_command_config(command, mapping, overrides, download=not options.show)
         if not options.show:  # to print a configuration starts no simulator
             run_command.load_preparation(command).check(config)
 

@@ -7,11 +7,16 @@
 /episode_<n>/source, instruction               words, from the control step on where they change
 /episode_<n>/decision/<name>                   further values of a decision that a replay storage keeps
 /episode_<n>/feature/<name>                    further numbers of a dataset
+/episode_<n>/value                             of the critic, before a control step, of a run that stores no episodes
+
+Such a run plays episodes of its report once more; see `embodied_rl.commands.view_run`.
 """
 
 import io
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -38,25 +43,42 @@ def run(config: ViewConfig) -> None:
     Raises:
         UserError: see `choose_episodes` and `make_recording`. StorageError: `out` cannot be written.
     """
-    chosen, count, left_out = choose_episodes(config)
+    source = open_source(config)
+    chosen = source.read(source.numbers)
     recording, out = make_recording(chosen, config), Path(config.out)
     make_folder(out.absolute().parent, "out")
     with replace_file(out, "out") as temporary:
         temporary.write_bytes(recording)
-    if left_out:
-        print(make_printable(f"Left out, as it is neither a number nor a picture: {', '.join(left_out)}"))
-    print(make_printable(f"{len(chosen)} of {count} episodes in {out}. Open it: rerun {out}"))
+    if source.left_out:
+        print(make_printable(f"Left out, as it is neither a number nor a picture: {', '.join(source.left_out)}"))
+    print(make_printable(f"{len(chosen)} of {source.count} episodes in {out}. Open it: rerun {out}"))
 
 
 def check_start(config: ViewConfig) -> list[tuple[str, str]]:
     """Check what `run` would refuse before it writes; return what it would write, as rows of text."""
-    chosen, count, left_out = choose_episodes(config)
-    rows = [("out", config.out), ("episodes", f"{', '.join(map(str, chosen))} of {count}")]
-    return [*rows, ("left out", ", ".join(left_out))] if left_out else rows
+    source = open_source(config)
+    rows = [("out", config.out), ("episodes", f"{', '.join(map(str, source.numbers))} of {source.count}")]
+    return [*rows, ("left out", ", ".join(source.left_out))] if source.left_out else rows
 
 
-def choose_episodes(config: ViewConfig) -> tuple[dict[int, "ViewedEpisode"], int, list[str]]:
-    """Return the episodes to write by number, how many the source has, and the features that cannot be shown.
+@dataclass(frozen=True)
+class ViewSource:
+    """Where episodes come from.
+
+    Attributes:
+        numbers: of the episodes to write. count: of all episodes that the source has.
+        left_out: a dataset's features that cannot be shown.
+        read: returns episodes by number; a run that stores none plays them.
+    """
+
+    numbers: list[int]
+    count: int
+    left_out: list[str]
+    read: "Callable[[Sequence[int]], dict[int, ViewedEpisode]]"
+
+
+def open_source(config: ViewConfig) -> ViewSource:
+    """Find the episodes to write.
 
     Raises:
         UserError: rerun-sdk is missing, `out` exists or does not end in .rrd, the source is unknown or holds no
@@ -64,21 +86,27 @@ def choose_episodes(config: ViewConfig) -> tuple[dict[int, "ViewedEpisode"], int
         Unavailable: a package that reads datasets is missing.
     """
     import_rerun()
-    from embodied_rl.rollout.replay.signals import list_episodes  # needs pyarrow and PyAV
+    from embodied_rl.rollout.replay.signals import list_episodes, stores_none  # needs pyarrow and PyAV
 
     if Path(config.out).suffix != ".rrd":
         raise UserError(f"out={config.out} should be a file's name that ends in .rrd.", code="output-name-invalid")
     if Path(config.out).exists():
         raise UserError(f"out={config.out} is there already; give another file.", code="output-exists")
-    episodes, left_out = list_episodes(Path(config.source))
-    count = len(episodes)
+    folder, left_out = Path(config.source), list[str]()
+    if stores_none(folder):
+        from embodied_rl.commands import view_run  # it loads a policy
+
+        count, read = view_run.check_run(folder), partial(view_run.play_episodes, folder)
+    else:
+        episodes, left_out = list_episodes(folder)
+        count, read = len(episodes), lambda numbers: {number: episodes[number] for number in numbers}
     numbers = range(max(0, count - NEWEST), count) if config.episodes is None else config.episodes
     if not count:
         raise UserError(f"source={config.source} holds no whole episode yet.", code="episodes-missing")
     if unknown := [number for number in numbers if not -count <= number < count]:
         message = f"episodes: there is no episode {unknown[0]} in {config.source}; it has 0 to {count - 1}."
         raise UserError(message, code="episode-unknown")
-    return {number % count: episodes[number] for number in numbers}, count, left_out
+    return ViewSource(list(dict.fromkeys(number % count for number in numbers)), count, left_out, read)
 
 
 def import_rerun() -> Any:
@@ -144,7 +172,7 @@ def encode_picture(picture: Array, kind: Literal["png", "jpeg"]) -> bytes:
 def make_layout(rerun: Any, episodes: Mapping[int, "ViewedEpisode"]) -> Any:
     """Make the viewer's layout: a tab for each episode, with its pictures, curves and words."""
     make, tabs = rerun.blueprint, []
-    curves = {"state": ["state"], "action": ["action"], "reward and success": ["reward", "success"]}
+    curves = {"state": ["state"], "action": ["action"], "reward, success and value": ["reward", "success", "value"]}
     for number, episode in episodes.items():
         origin = f"episode_{number}"
         pictures = [

@@ -292,7 +292,7 @@ class CollectConfig:
 class ViewConfig:
     source: FilePath
     """Whose episodes, given as a plain word: the folder of a LeRobotDataset, also as hf:<owner>/<name>, of a
-    replay storage, or of a run that has one."""
+    replay storage, or of a run; the policy of a run that stores none plays episodes of its report."""
     out: FilePath = "episodes.rrd"
     """The recording that is written, for Rerun's viewer."""
     episodes: tuple[int, ...] | None = None

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from embodied_rl.commands.view import check_start, choose_episodes, run
+from embodied_rl.commands.view import check_start, open_source, run
 from embodied_rl.schema import ViewConfig
 from tests.support.making_datasets import NUMBERS, made
 from tests.support.refusals import refuses
@@ -65,8 +65,9 @@ def test_a_source_without_episodes_is_refused(config, tmp_path: Path) -> None:
     ("asked", "chosen"), [(None, list(range(2, 18))), ((3, 0), [3, 0]), ((-1, 0, 17), [17, 0])], ids=str
 )
 def test_episodes_are_counted_from_either_end(config, asked, chosen: list[int]) -> None:
-    episodes, count, _ = choose_episodes(ViewConfig(config.source, config.out, asked))
-    assert (list(episodes), count) == (chosen, 18)
+    source = open_source(ViewConfig(config.source, config.out, asked))
+    episodes = source.read(source.numbers)
+    assert (list(episodes), source.count) == (chosen, 18)
     assert [each.title.split(":")[0] for each in episodes.values()] == [f"episode {number}" for number in chosen]
 
 

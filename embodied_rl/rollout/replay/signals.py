@@ -11,8 +11,9 @@ import numpy as np
 from embodied_rl.datasets.lerobot.collected import PROPOSED, VALID
 from embodied_rl.datasets.lerobot.dataset_reader import LeRobotDataset
 from embodied_rl.datasets.lerobot.info import ACTION, BOOKKEEPING, REWARD, SOURCE, STATE, SUCCESS
+from embodied_rl.datasets.record import Record
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.sim import Array, Source
+from embodied_rl.interfaces.sim import Array, Observation, SimulatorSpec, Source
 from embodied_rl.rollout.replay.replay_files import FORMAT, check_not_written, is_dataset
 from embodied_rl.rollout.replay.storage import ReplayStorage, StoredEpisode
 from embodied_rl.runs.folder import RunFolder
@@ -67,15 +68,7 @@ def list_episodes(folder: Path) -> tuple[list[ViewedEpisode], list[str]]:
     """
     if is_dataset(folder):
         return list_recorded(LeRobotDataset(folder))
-    runs = RunFolder(folder)
-    parts = [folder] if (folder / FORMAT).is_file() else sorted((folder / "replay").glob("collector_*"))
-    if not parts and (runs.config.is_file() or runs.checkpoints.is_dir()):
-        raise UserError(
-            f"source={folder} is a run without a replay storage. Record its policy: embodied-rl collect "
-            f"policy={folder} format=lerobot out=<dataset>, and view that; or give the folder of replay.root.",
-            code="replay-missing",
-        )
-    if not (parts := parts or sorted(folder.glob("collector_*"))):
+    if not (parts := list_storages(folder)):
         message = f"source={folder} is no folder of a LeRobotDataset, of a replay storage, or of a run that has one."
         raise UserError(message, code="source-unknown")
     check_links(folder)
@@ -83,6 +76,19 @@ def list_episodes(folder: Path) -> tuple[list[ViewedEpisode], list[str]]:
         check_not_written(part)
     stored = [(storage, each) for storage in map(ReplayStorage.open, parts) for each in storage.list_episodes()]
     return [describe_stored(*each) for each in sorted(stored, key=lambda pair: pair[1].episode)], []
+
+
+def stores_none(folder: Path) -> bool:
+    """Return whether a folder is that of a run without a replay storage."""
+    run = RunFolder(folder)
+    return (run.config.is_file() or run.checkpoints.is_dir()) and not list_storages(folder)
+
+
+def list_storages(folder: Path) -> list[Path]:
+    """Return the replay storages of a folder: itself, those of a run, or those of `replay.root`."""
+    if (folder / FORMAT).is_file():
+        return [folder]
+    return sorted((folder / "replay").glob("collector_*")) or sorted(folder.glob("collector_*"))
 
 
 def list_recorded(dataset: LeRobotDataset) -> tuple[list[ViewedEpisode], list[str]]:
@@ -133,6 +139,32 @@ def read_stored(storage: ReplayStorage, episode: StoredEpisode) -> Iterator[Sign
         yield Signal(("privileged",), first, read("privileged", slots), layout.privileged_names)
     for camera in layout.cameras:
         yield Signal(("camera", camera), first, read(f"images/{camera}", slots))
+
+
+def describe_record(record: Record, spec: SimulatorSpec, more: Sequence[Signal] = ()) -> ViewedEpisode:
+    """Return an episode that was just played as one that can be written, with further signals."""
+    task, outcome = spec.tasks[record.episode.task].name, "success" if any(record.success) else "failure"
+    title = f"episode {record.episode.index}: {task}, seed {record.episode.seed}, {outcome}"
+    cameras = tuple(record.observations[0].images)
+    return ViewedEpisode(title, spec.control_hz, cameras, partial(read_record, record, spec, more))
+
+
+def read_record(record: Record, spec: SimulatorSpec, more: Sequence[Signal]) -> Iterator[Signal]:
+    """Yield the signals of an episode that was just played, and `more`."""
+    every = np.arange(len(record.actions))
+    yield Signal(("action", "executed"), every, np.stack(record.actions), spec.action_names)
+    yield Signal(("reward",), every, np.array(record.reward, np.float32)[:, None], ("reward",))
+    yield Signal(("success",), every, np.array(record.success)[:, None], ("success",))
+    yield Signal(("source",), every, [Source(number).name.lower() for number in record.source])
+    yield Signal(("instruction",), every, [record.instruction] * len(every))
+    seen = Observation.concatenate([*record.observations, *([] if record.final is None else [record.final])])
+    steps = np.arange(len(seen))
+    yield Signal(("state",), steps, seen.state, spec.state_names)
+    if seen.privileged is not None:
+        yield Signal(("privileged",), steps, seen.privileged, spec.privileged_names)
+    for camera, pictures in seen.images.items():
+        yield Signal(("camera", camera), steps, pictures)
+    yield from more
 
 
 def read_recorded(dataset: LeRobotDataset, number: int) -> Iterator[Signal]:

@@ -180,12 +180,6 @@ def test_an_unknown_source_of_a_dataset_is_a_number(tmp_path: Path) -> None:
     assert ("source",) not in found
 
 
-def test_a_run_without_a_storage_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "config.yaml").touch()
-    with refuses("replay-missing", tmp_path, "format=lerobot", "replay.root"):
-        list_episodes(tmp_path)
-
-
 @pytest.mark.parametrize("name", ["nothing", "", "file"])
 def test_a_source_of_another_kind_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").touch()

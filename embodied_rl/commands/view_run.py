@@ -1,0 +1,109 @@
+"""Episodes of a run that stores none, for `view`: its deployed policy plays episodes of the report once more."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from embodied_rl.assembly.build import build_actor, find_method
+from embodied_rl.assembly.evaluated_policies import find_policy, find_run, find_simulator
+from embodied_rl.checkpoints.policy_file import load_actor
+from embodied_rl.commands.collect import AT_ONCE, collect_episodes
+from embodied_rl.commands.eval import check_evaluation, open_evaluation
+from embodied_rl.datasets.record import Record
+from embodied_rl.evaluate.benchmark import DRAWN
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.policy import Actor, NoiseKeys
+from embodied_rl.interfaces.sim import Observation, SimulatorSpec
+from embodied_rl.rollout.episode_sampler import derive_noise_seed
+from embodied_rl.rollout.replay.signals import Signal, ViewedEpisode, describe_record
+from embodied_rl.runs.folder import RunFolder
+from embodied_rl.runtime.simulators.kind import SimulatorKind
+from embodied_rl.schema import EvalConfig, SimChange, TrainConfig, config_file
+from embodied_rl.schema.untrusted_settings import check_file
+from embodied_rl.system.untrusted_files import check_links
+
+ROWS = 64
+"""Observations whose values are estimated at once."""
+
+
+def check_run(folder: Path) -> int:
+    """Check, without loading weights, that the policy of a run can play; return how many episodes a report has.
+
+    Raises:
+        UserError: the run has no checkpoint yet, it names code to run, or its simulator is a robot, which `view` does
+            not move.
+    """
+    check_links(folder)
+    config = EvalConfig(policy=str(folder))
+    file = find_policy(config)[1]
+    assert file is not None, "a folder is neither a word nor a server"
+    try:
+        node = find_simulator(file, find_run(file), SimChange())
+    except UserError as error:
+        remedy = f"view takes no settings: give them to embodied-rl collect policy={folder} format=replay; view that."
+        raise UserError(f"{str(error).rstrip('.')}. {remedy}", code=error.code) from None
+    if node is not None and SimulatorKind.find(node).limits.robot:
+        raise UserError(
+            f"source={folder} is a run on a robot, and stores no episodes; view does not move robots. Record one: "
+            "embodied-rl deploy records each episode, and `collect from=<recording>` makes a dataset of it.",
+            code="replay-missing",
+        )
+    check_evaluation(config)
+    return DRAWN
+
+
+def play_episodes(folder: Path, numbers: Sequence[int]) -> dict[int, ViewedEpisode]:
+    """Play episodes of a run's report with its deployed policy, and return them by number, with the critic's values.
+
+    Raises:
+        UserError: see `check_run`; or the run's critic cannot be loaded.
+        WorkerDied: the simulator's worker died.
+    """
+    evaluation = open_evaluation(EvalConfig(policy=str(folder)))
+    (part,), (policy,) = evaluation.parts, evaluation.policies
+    critic = load_critic(folder, part.spec)
+    wanted = [part.episodes[number] for number in numbers]
+    envs, noise = part.kind.limit_environments(min(len(wanted), AT_ONCE)), derive_noise_seed("report", 0)
+    with closing(part.kind.build(envs)) as simulator:
+        assert policy.actor is not None, "a run has a policy"
+        records = list(collect_episodes(policy.actor, simulator, wanted, noise, envs))
+    return {
+        record.episode.index: describe_record(record, part.spec, list(estimate_values(critic, record, noise)))
+        for record in records
+    }
+
+
+def load_critic(folder: Path, spec: SimulatorSpec) -> Actor | None:
+    """Return the actor of a run with its critic; None if the run trained none, such as one of `sft`.
+
+    Raises:
+        UserError: the configuration is damaged, or the checkpoint does not fit it.
+    """
+    run = RunFolder.open(folder)
+    if "algo" not in (stored := config_file.read_config(run.config)) or "train" not in stored:
+        return None
+    check_file(TrainConfig, {name: stored[name] for name in ("algo", "policy")}, run.config, folder=run.path)
+    config = config_file.load_config(TrainConfig, run.config)
+    needs = find_method(config.algo).needs
+    file = find_policy(EvalConfig(policy=str(folder)))[1]
+    if not needs.critic or file is None:
+        return None
+    actor = build_actor(replace(config.policy, checkpoint=str(file)), config.algo.sampler, spec, needs)
+    load_actor(file, actor)
+    return actor.eval()
+
+
+def estimate_values(critic: Actor | None, record: Record, seed: int) -> Iterator[Signal]:
+    """Yield the signal of the critic's value of each observation of an episode, if there is a critic."""
+    if critic is None:
+        return
+    seen, found = Observation.concatenate(record.observations), []
+    for rows in np.array_split(np.arange(len(seen)), -(-len(seen) // ROWS)):
+        keys = NoiseKeys(seed, np.full(len(rows), record.episode.index, np.int64), rows.astype(np.int64))
+        with torch.no_grad():
+            found.append(critic.value(seen.select(rows), keys).numpy())
+    yield Signal(("value",), np.arange(len(seen)), np.concatenate(found)[:, None], ("value",))
