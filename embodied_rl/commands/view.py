@@ -90,6 +90,9 @@ def open_source(config: ViewConfig) -> ViewSource:
 
     if Path(config.out).suffix != ".rrd":
         raise UserError(f"out={config.out} should be a file's name that ends in .rrd.", code="output-name-invalid")
+    if config.episodes == ():
+        message = "episodes=[] names none: give at least one number, or null for the last ones."
+        raise UserError(message, code="episodes-missing")
     if Path(config.out).exists():
         raise UserError(f"out={config.out} is there already; give another file.", code="output-exists")
     folder, left_out = Path(config.source), list[str]()

@@ -55,6 +55,11 @@ def test_an_episode_that_does_not_exist_is_refused(config, number: int) -> None:
     assert not Path(config.out).parent.exists()
 
 
+def test_no_episode_at_all_is_refused(config) -> None:
+    with refuses("episodes-missing", "episodes=[]"):
+        check_start(ViewConfig(config.source, config.out, ()))
+
+
 def test_a_source_without_episodes_is_refused(config, tmp_path: Path) -> None:
     empty = made(tmp_path / "empty", 0, NUMBERS)
     with refuses("episodes-missing", empty):

@@ -138,7 +138,7 @@ def find_entry(config: ManiSkillConfig) -> Any:
     if config.has_plates:
         import_module("embodied_rl_sims.maniskill.plate_tasks")  # registers these
     tasks = import_module("mani_skill.utils.registration").REGISTERED_ENVS
-    _check_name("task", config.task, list(tasks))
+    _check_name("task", config.task, list(dict.fromkeys([*tasks, *SPLITS])))
     if config.robot is not None:
         _check_name("robot", config.robot, list(import_module("mani_skill.agents").REGISTERED_AGENTS))
     entry = tasks[config.task]

@@ -112,7 +112,7 @@ class Files:
         return import_module(f"{_BRIDGE}.base_env").WidowX250SBridgeDatasetFlatTable
 
     def check(self, split: Split) -> None:
-        """Check that the files of a task exist. Raises `Unavailable`: one does not; the message names it."""
+        """Check that the files of a task exist. Raises `Unavailable`: one does not; `UserError`: one lacks an entry."""
         tables = {*split.tables, *(split.extras if split.extra == "texture" else ())}
         needed = [self._folder_of("table", "imgs") / self.listed["table"][each][0] for each in tables]
         for kind, numbers in list_things(split).items():
@@ -120,8 +120,11 @@ class Files:
                 folder = self._folder_of(kind, self.listed[kind][number][0])
                 needed += [folder / "collision.obj", _find_visual(folder)]
         if split.extra == "texture":
-            folder = self._folder_of("table", "textures")
-            needed += [folder / self.listed["table"][each][1]["texture"] for each in split.extras]
+            folder, tables = self._folder_of("table", "textures"), [self.listed["table"][each] for each in split.extras]
+            if without := [name for name, facts in tables if "texture" not in facts]:
+                file = self._folder_of("table", "model_db.json")
+                raise UserError(f"{file} has no texture of {without[0]}. Fetch it again.", code="file-damaged")
+            needed += [folder / facts["texture"] for _, facts in tables]
         for file in needed:
             if not file.exists():
                 raise self._refuse(file)
@@ -139,11 +142,12 @@ class Files:
         try:
             for name, facts in listed.items():
                 check_name(name, file)
-                if kind != "table" and _find_size(facts).shape != (3,):
-                    raise ValueError(f"the size of {name}")
+                if kind != "table":
+                    _check_facts(name, facts)
                 if "texture" in facts:
                     check_name(facts["texture"], file)
-                    float(facts["mix"])
+                    if not 0 <= float(facts["mix"]) <= 1:
+                        raise ValueError(f"mix of {name}")
         except UserError:
             raise
         except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
@@ -220,6 +224,15 @@ def make_material() -> Any:
 
 def _find_size(facts: dict[str, Any]) -> Array:
     return (np.array(facts["bbox"]["max"], float) - np.array(facts["bbox"]["min"], float)) * _scale(facts)
+
+
+def _check_facts(name: str, facts: dict[str, Any]) -> None:
+    """Raise `ValueError` unless a thing has a size and a density."""
+    size, density = _find_size(facts), float(facts.get("density", 1000))
+    if size.shape != (3,) or not (np.isfinite(size) & (size > 0)).all():
+        raise ValueError(f"the size of {name}")
+    if not 0 < density < np.inf:
+        raise ValueError(f"the density of {name}")
 
 
 def _scale(facts: dict[str, Any]) -> float:

@@ -102,6 +102,12 @@ class ManiSkillConfig:
                 f"sim.control_mode={PLATE_CONTROL} sim.robot=null.",
                 code="keys-contradict",
             )
+        if not self.has_plates and self.control_mode == PLATE_CONTROL:
+            raise UserError(
+                f"sim.task={self.task} is none of the put-on-plate tasks, and {PLATE_CONTROL} is theirs: take "
+                "sim=maniskill, or a task such as PutOnPlateInScene25Main-v3.",
+                code="keys-contradict",
+            )
         if self.backend == "gpu" and (self.reconfiguration_freq == 1 or self.renderer == "cpu"):
             raise UserError(
                 "sim.backend=gpu steps one scene of all environments and draws it on the same device: leave out "

@@ -136,6 +136,16 @@ def test_a_missing_file_is_named_with_the_way_to_it(tmp_path: Path, missing: str
         ("{}", "file-damaged"),
         (json.dumps({"000 plate": {}}), "file-damaged"),
         (json.dumps({"000 plate": {"bbox": {"min": 0, "max": 1}}}), "file-damaged"),
+        *[
+            (json.dumps(dict.fromkeys(map(str, range(17)), FACTS | damage)), "file-damaged")
+            for damage in (
+                {"density": "heavy"},
+                {"density": -1},
+                {"scales": [0]},
+                {"scales": [float("nan")]},
+                {"bbox": {"min": [0, 0, 0], "max": [0.1, -0.1, 0.1]}},
+            )
+        ],
         (json.dumps({"../plate": FACTS}), "path-outside-folder"),
     ],
 )
@@ -147,10 +157,27 @@ def test_a_damaged_list_is_refused_by_its_name(tmp_path: Path, content: str, cod
 
 
 @pytest.mark.parametrize(
+    ("facts", "code"),
+    [
+        ({}, "file-damaged"),
+        ({"texture": "a.png", "mix": 7}, "file-damaged"),
+        ({"texture": "../a.png", "mix": 0.5}, "path-outside-folder"),
+    ],
+)
+def test_a_texture_that_is_missing_or_strange_is_refused(tmp_path: Path, facts: dict[str, Any], code: str) -> None:
+    make_folder(tmp_path)
+    listed = {f"{number:03}.png": facts for number in range(21)}
+    (tmp_path / "carrot" / "more_table" / "model_db.json").write_text(json.dumps(listed))
+    with refuses(code, "more_table/model_db.json"):
+        Files(str(tmp_path)).check(SPLITS[f"{TASK}VisionWhole03-v1"])
+
+
+@pytest.mark.parametrize(
     ("keys", "message"),
     [
         ({"task": "PickCube-v1", "shapes": True}, "no shapes for PickCube-v1"),
         ({"task": f"{TASK}Main-v3"}, "sim=maniskill_plate"),
+        ({"task": "PickCube-v1", "control_mode": PLATE_CONTROL}, "take sim=maniskill,"),
         ({"task": f"{TASK}Main-v3", "control_mode": PLATE_CONTROL, "robot": "panda"}, "one robot"),
     ],
 )
