@@ -1,7 +1,7 @@
 """Episodes of a run that stores none, for `view`: its deployed policy plays episodes of the report once more."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from embodied_rl.assembly.evaluated_policies import find_policy, find_run, find_
 from embodied_rl.checkpoints.policy_file import load_actor
 from embodied_rl.commands.collect import AT_ONCE, collect_episodes
 from embodied_rl.commands.eval import check_evaluation, open_evaluation
+from embodied_rl.config.freeze import thaw_config
 from embodied_rl.datasets.record import Record
 from embodied_rl.evaluate.benchmark import DRAWN
 from embodied_rl.interfaces.errors import UserError
@@ -22,9 +23,9 @@ from embodied_rl.rollout.episode_sampler import derive_noise_seed
 from embodied_rl.rollout.replay.signals import Signal, ViewedEpisode, describe_record
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runtime.simulators.kind import SimulatorKind
-from embodied_rl.schema import EvalConfig, SimChange, TrainConfig, config_file
+from embodied_rl.schema import AlgoNode, EvalConfig, PolicyNode, SimChange, TrainConfig, config_file
 from embodied_rl.schema.untrusted_settings import check_file
-from embodied_rl.system.untrusted_files import check_links
+from embodied_rl.system.untrusted_files import check_links, name_file
 
 ROWS = 64
 """Observations whose values are estimated at once."""
@@ -41,19 +42,29 @@ def check_run(folder: Path) -> int:
     config = EvalConfig(policy=str(folder))
     file = find_policy(config)[1]
     assert file is not None, "a folder is neither a word nor a server"
-    try:
+    with _explain(folder):
         node = find_simulator(file, find_run(file), SimChange())
+        if node is not None and SimulatorKind.find(node).limits.robot:
+            raise UserError(
+                f"source={folder} is a run on a robot, and stores no episodes; view does not move robots. Record one: "
+                "embodied-rl deploy records each episode, and `collect from=<recording>` makes a dataset of it.",
+                code="replay-missing",
+            )
+        check_evaluation(config)
+    read_learner(folder)
+    return DRAWN
+
+
+@contextmanager
+def _explain(folder: Path) -> Iterator[None]:
+    """Add to errors about settings how they are given."""
+    try:
+        yield
     except UserError as error:
+        if error.code not in ("setting-not-trusted", "simulator-missing"):
+            raise
         remedy = f"view takes no settings: give them to embodied-rl collect policy={folder} format=replay; view that."
         raise UserError(f"{str(error).rstrip('.')}. {remedy}", code=error.code) from None
-    if node is not None and SimulatorKind.find(node).limits.robot:
-        raise UserError(
-            f"source={folder} is a run on a robot, and stores no episodes; view does not move robots. Record one: "
-            "embodied-rl deploy records each episode, and `collect from=<recording>` makes a dataset of it.",
-            code="replay-missing",
-        )
-    check_evaluation(config)
-    return DRAWN
 
 
 def play_episodes(folder: Path, numbers: Sequence[int]) -> dict[int, ViewedEpisode]:
@@ -77,22 +88,37 @@ def play_episodes(folder: Path, numbers: Sequence[int]) -> dict[int, ViewedEpiso
     }
 
 
+def read_learner(folder: Path) -> TrainConfig | None:
+    """Return the configuration of a run of `train`, without what its policy's file replaces; None for other runs.
+
+    Raises:
+        UserError: it is damaged, or its algorithm or policy names code or addresses.
+    """
+    run = RunFolder.open(folder)
+    if not run.config.is_file() or "eval_episodes" in config_file.read_config(run.config):  # a key of sft alone
+        return None
+    config = config_file.load_config(TrainConfig, run.config)
+    file = {"checkpoint": None, "statistics": None, "tokenizer": None}
+    policy = replace(config.policy, **file, device="cpu", precision=None, autocast=None, compile=False)
+    check_file(PolicyNode, thaw_config(policy), run.config, folder=run.path, where="policy")
+    check_file(AlgoNode, thaw_config(config.algo), run.config, folder=run.path, where="algo")
+    return replace(config, policy=policy)
+
+
 def load_critic(folder: Path, spec: SimulatorSpec) -> Actor | None:
-    """Return the actor of a run with its critic; None if the run trained none, such as one of `sft`.
+    """Return the actor of a run with its critic, on the CPU; None if the run trained none, such as one of `sft`.
 
     Raises:
         UserError: the configuration is damaged, or the checkpoint does not fit it.
     """
-    run = RunFolder.open(folder)
-    if "algo" not in (stored := config_file.read_config(run.config)) or "train" not in stored:
+    if (config := read_learner(folder)) is None:
         return None
-    check_file(TrainConfig, {name: stored[name] for name in ("algo", "policy")}, run.config, folder=run.path)
-    config = config_file.load_config(TrainConfig, run.config)
-    needs = find_method(config.algo).needs
     file = find_policy(EvalConfig(policy=str(folder)))[1]
-    if not needs.critic or file is None:
-        return None
-    actor = build_actor(replace(config.policy, checkpoint=str(file)), config.algo.sampler, spec, needs)
+    with name_file(RunFolder(folder).config):
+        needs = find_method(config.algo).needs
+        if not needs.critic or file is None:
+            return None
+        actor = build_actor(replace(config.policy, checkpoint=str(file)), config.algo.sampler, spec, needs)
     load_actor(file, actor)
     return actor.eval()
 
@@ -105,5 +131,5 @@ def estimate_values(critic: Actor | None, record: Record, seed: int) -> Iterator
     for rows in np.array_split(np.arange(len(seen)), -(-len(seen) // ROWS)):
         keys = NoiseKeys(seed, np.full(len(rows), record.episode.index, np.int64), rows.astype(np.int64))
         with torch.no_grad():
-            found.append(critic.value(seen.select(rows), keys).numpy())
+            found.append(critic.value(seen.select(rows), keys).cpu().numpy())
     yield Signal(("value",), np.arange(len(seen)), np.concatenate(found)[:, None], ("value",))

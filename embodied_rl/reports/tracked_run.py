@@ -116,14 +116,20 @@ class TrackedRun:
         if folder.seed is None:
             message = f"{folder.path} is not named <time>_s<seed>, as a run's folder is: give it that name again."
             raise UserError(message, code="run-renamed")
+        if not reports[1].is_file():
+            raise UserError(f"{folder.path} is not finished: it has no {_REPORT}.", code="run-not-finished")
         provenance = select_for_report(read_provenance(folder.path))
+        if "commit" not in provenance:
+            message = f"{folder.path / PROVENANCE} is missing or lacks the commit, so nobody can repeat the run."
+            raise UserError(message, code="run-not-reproducible")
         if provenance.get("dirty"):
             message = (
                 f"{folder.path} ran with uncommitted changes (git.diff), so nobody can repeat it: commit, run again."
             )
             raise UserError(message, code="run-not-reproducible")
         before, after = map(Report.read, reports)
-        rows = read_metrics(folder.metrics)
+        if not (rows := read_metrics(folder.metrics)):
+            raise UserError(f"{folder.metrics} holds no iteration.", code="metrics-missing")
         kept = [*COURSE, *sorted({name for row in rows for name in row if name.startswith(OF_FAMILY)})]
         audit = summarise_audit(folder.path)
         words = [word for word in folder.overrides() if not word.startswith(("seed=", "run.", "resume="))]

@@ -250,8 +250,13 @@ def test_what_cannot_be_tracked_is_refused(make_run, results):
         TrackedRun.of(RunFolder(renamed.path.rename(renamed.path.with_name("mine"))))
     unfinished = make_run(1, [1], [1])
     (unfinished.path / "report.json").unlink()
-    with refuses("report-damaged"):
+    with refuses("run-not-finished"):
         run(FiguresConfig((str(unfinished.path),), results=str(results)))
+    for seed, file, code in ((5, "provenance.json", "run-not-reproducible"), (6, "metrics.jsonl", "metrics-missing")):
+        lacking = make_run(seed, [1], [1])
+        (lacking.path / file).unlink()
+        with refuses(code, lacking.path / file):
+            TrackedRun.of(lacking)
     with refuses("tracked-runs-unequal"):
         draw_curve(
             "a",

@@ -91,8 +91,8 @@ def test_an_algorithm_without_critic_has_no_values(tmp_path: Path) -> None:
 
 
 def test_a_run_of_sft_has_no_values(run: Path) -> None:
-    config = (run / "config.yaml").read_text()
-    (run / "config.yaml").write_text(config.replace("\ntrain:", "\nfinetune:"))
+    with (run / "config.yaml").open("a") as file:
+        file.write("eval_episodes: 256\n")
     (signals,) = read(run, 0).values()
     assert ("value",) not in signals
 
@@ -109,6 +109,48 @@ def test_a_run_on_a_robot_is_not_moved(tmp_path: Path) -> None:
     robot = SimNode("robot", options={"robot": "tabletop"})
     with refuses("replay-missing", tmp_path / "run", "does not move robots"):
         check_run(make_run(tmp_path / "run", sim=robot))
+
+
+def test_what_the_runs_file_replaces_is_not_read(run: Path) -> None:
+    """Where the weights, the tokenizer and the statistics came from, and which device it ran on."""
+    change(run, "checkpoint: null", "checkpoint: /elsewhere/policy.safetensors")
+    change(run, "tokenizer: null", "tokenizer: /elsewhere/tokenizer.json")
+    change(run, "statistics: null", "statistics: /elsewhere/stats.json")
+    change(run, "device: auto", "device: cuda")
+    check_run(run)
+    (signals,) = read(run, 0).values()
+    assert ("value",) in signals
+
+
+def change(run: Path, old: str, new: str) -> None:
+    text = (run / "config.yaml").read_text()
+    assert text.count(old) >= 1
+    (run / "config.yaml").write_text(text.replace(old, new, 1))
+
+
+@pytest.mark.parametrize("key", ["policy", "train", "logger"])
+def test_a_configuration_that_is_cut_is_refused_before_anything_plays(run: Path, key: str) -> None:
+    text = (run / "config.yaml").read_text()
+    (run / "config.yaml").write_text(text[: text.index(f"\n{key}:") + 1])
+    with refuses("config-damaged", run / "config.yaml"):
+        check_run(run)
+
+
+def test_a_policy_without_its_runs_configuration_plays_without_values(run: Path) -> None:
+    (run / "config.yaml").unlink()
+    (run / "checkpoints").mkdir()
+    check_run(run)
+    (signals,) = read(run, 0).values()
+    assert ("value",) not in signals
+
+
+def test_another_critic_than_the_files_is_refused_by_its_configuration(run: Path) -> None:
+    change(run, "critic: privileged", "critic: prefix")
+    with refuses("checkpoint-of-another-network", run / POLICY):
+        play_episodes(run, [0])
+    change(run, "critic: prefix", "critic: none of these")
+    with refuses("value-unknown", run / "config.yaml"):
+        play_episodes(run, [0])
 
 
 def test_a_run_without_a_checkpoint_is_named(run: Path) -> None:
