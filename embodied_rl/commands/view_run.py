@@ -39,8 +39,7 @@ def check_run(folder: Path) -> int:
             not move.
     """
     check_links(folder)
-    config = EvalConfig(policy=str(folder))
-    file = find_policy(config)[1]
+    file = find_policy(EvalConfig(policy=str(folder)))[1]
     assert file is not None, "a folder is neither a word nor a server"
     with _explain(folder):
         node = find_simulator(file, find_run(file), SimChange())
@@ -50,9 +49,16 @@ def check_run(folder: Path) -> int:
                 "embodied-rl deploy records each episode, and `collect from=<recording>` makes a dataset of it.",
                 code="replay-missing",
             )
+        config = find_report(folder)
         check_evaluation(config)
-    read_learner(folder)
-    return DRAWN
+    return config.episodes or DRAWN
+
+
+def find_report(folder: Path) -> EvalConfig:
+    """Return the evaluation whose episodes are those of a run's report; for other runs than of `train`, of `eval`."""
+    if (learner := read_learner(folder)) is None:
+        return EvalConfig(policy=str(folder))
+    return EvalConfig(policy=str(folder), task=learner.train.task, episodes=learner.train.final_episodes)
 
 
 @contextmanager
@@ -74,7 +80,7 @@ def play_episodes(folder: Path, numbers: Sequence[int]) -> dict[int, ViewedEpiso
         UserError: see `check_run`; or the run's critic cannot be loaded.
         WorkerDied: the simulator's worker died.
     """
-    evaluation = open_evaluation(EvalConfig(policy=str(folder)))
+    evaluation = open_evaluation(find_report(folder))
     (part,), (policy,) = evaluation.parts, evaluation.policies
     critic = load_critic(folder, part.spec)
     wanted = [part.episodes[number] for number in numbers]

@@ -120,7 +120,7 @@ class TrackedRun:
             raise UserError(f"{folder.path} is not finished: it has no {_REPORT}.", code="run-not-finished")
         provenance = select_for_report(read_provenance(folder.path))
         if "commit" not in provenance:
-            message = f"{folder.path / PROVENANCE} is missing or lacks the commit, so nobody can repeat the run."
+            message = f"{folder.path / PROVENANCE} is missing or lacks the commit, so the run cannot be repeated."
             raise UserError(message, code="run-not-reproducible")
         if provenance.get("dirty"):
             message = (

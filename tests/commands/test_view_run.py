@@ -62,6 +62,13 @@ def test_episodes_are_those_of_the_report(run: Path) -> None:
         assert len(set(signals["source",].values)) == 1
 
 
+def test_a_run_of_one_task_plays_that_task(run: Path) -> None:
+    change(run, "\n  task: null", "\n  task: press")
+    change(run, "final_episodes: 512", "final_episodes: 6")
+    assert check_run(run) == 6
+    assert all("press" in each.title for each in play_episodes(run, range(6)).values())
+
+
 def test_final_pictures_follow_where_the_time_limit_ended_an_episode(run: Path) -> None:
     (signals,) = read(run, 0).values()
     assert len(signals["action", "executed"].steps) == SIM.options["horizon"]
