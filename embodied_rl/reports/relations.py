@@ -86,18 +86,24 @@ def decide(relation: Relation, low: float, high: float) -> Literal["reproduced",
     return "refuted" if low > margin or high < -margin else "undecided"
 
 
-def check_registration(
+def find_later_sides(
     name: str, relation: Relation, first: Sequence[TrackedRun], second: Sequence[TrackedRun]
-) -> None:
-    """Raise `UserError` unless all runs of one side are known to have begun after the relation was registered."""
+) -> Literal["both", "first", "second"]:
+    """Return which sides' runs are all known to have begun after the relation was registered.
+
+    Raises:
+        UserError: neither side's are.
+    """
     registered = _read_time(relation.registered)
     begun = [[_read_time(run.provenance.get("started")) for run in runs] for runs in (first, second)]
-    if registered is None or not any(all(each is not None and each >= registered for each in side) for side in begun):
+    later = [registered is not None and all(each is not None and each >= registered for each in side) for side in begun]
+    if not any(later):
         message = (
             f"{LIST}: {name} was registered at {relation.registered}, and not all runs of {relation.first}, nor of "
             f"{relation.second}, are known to have begun later. Run one of the two again."
         )
         raise UserError(message, code="relation-registered-late")
+    return "both" if all(later) else "first" if later[0] else "second"
 
 
 def make_relations_table(groups: Mapping[str, Sequence[TrackedRun]], relations: Mapping[str, Relation]) -> str:
@@ -107,7 +113,7 @@ def make_relations_table(groups: Mapping[str, Sequence[TrackedRun]], relations: 
         groups: folder below `results/` → its tracked runs; empty if nothing was run yet.
         relations: name → relation.
     """
-    heads = ("claim", "source", "first side", "second side", "claimed difference", "difference", "verdict")
+    heads = ("claim", "source", "first side", "second side", "run after", "claimed difference", "difference", "verdict")
     rows = [heads, ("---",) * len(heads)]
     for name, relation in relations.items():
         sides = [groups[relation.first], groups[relation.second]]
@@ -117,15 +123,15 @@ def make_relations_table(groups: Mapping[str, Sequence[TrackedRun]], relations: 
             f"`{group}`: {_format(each)}"
             for group, each in zip((relation.first, relation.second), success, strict=True)
         ]
-        found, verdict = "", "open"
+        later, found, verdict = "", "", "open"
         if min(map(len, success)) >= LEAST:
-            check_registration(name, relation, *sides)
+            later = find_later_sides(name, relation, *sides)
             if len({run.after.episodes_sha256 for side in sides for run in side}) > 1:
                 message = f"{LIST}: {name}: runs of {relation.first} and {relation.second} report on other episodes."
                 raise UserError(message, code="tracked-runs-unequal")
             difference, low, high = find_difference(*success)
             found, verdict = f"{difference:+.1f} [{low:+.1f}, {high:+.1f}]", decide(relation, low, high)
-        rows.append((relation.claim, relation.source, *cells, claimed, found, verdict))
+        rows.append((relation.claim, relation.source, *cells, later, claimed, found, verdict))
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 

@@ -25,6 +25,7 @@ FILE = "provenance.json"
 NOTED_PACKAGES = ("embodied-rl", "torch", "numpy", "mujoco", "safetensors", "transformers")
 """Packages that a report lists; the file of a run lists all."""
 _GIT_SECONDS = 10
+_CPU_ID = {"family": "cpu family", "model": "model", "stepping": "stepping"}
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 
@@ -166,15 +167,22 @@ def count_cores() -> int:
 
 
 def describe_hardware() -> dict[str, str | int | float]:
-    """Return the cores this process may use, CPU model, memory, system, and accelerators (if torch is loaded)."""
+    """Return the cores this process may use, the CPU, memory, system, and accelerators (if torch is loaded).
+
+    Two processors can have one name and give other bits: `cpu_id` has maker, family, model and stepping, on Linux.
+    """
     file = Path("/proc/cpuinfo")
     lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    entries = [line.partition(":") for line in reversed(lines)]  # the first core's stay
+    cpu = {name.strip(): value.strip() for name, _, value in entries}
     found: dict[str, str | int | float] = {
         "cores": count_cores(),
-        "cpu": models[0] if models else platform.processor() or platform.machine(),
+        "cpu": cpu.get("model name") or platform.processor() or platform.machine(),
         "system": platform.platform(),
     }
+    if "vendor_id" in cpu:
+        parts = (f"{name} {cpu.get(key, '?')}" for name, key in _CPU_ID.items())
+        found["cpu_id"] = " ".join((cpu["vendor_id"], *parts))
     if "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):
         found["memory_gib"] = round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1)
     torch = sys.modules.get("torch")

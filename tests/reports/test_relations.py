@@ -10,7 +10,7 @@ import pytest
 from scipy.special import stdtrit
 
 from embodied_rl.reports.figures import redraw
-from embodied_rl.reports.relations import Relation, check_registration, decide, make_relations_table
+from embodied_rl.reports.relations import Relation, decide, find_later_sides, make_relations_table
 from embodied_rl.reports.report import Rate
 from embodied_rl.reports.statistics import find_difference
 from tests.support.refusals import refuses
@@ -62,23 +62,24 @@ def test_a_relation_is_decided_by_where_the_interval_lies(expected, low, high, v
 
 def test_a_relation_must_be_older_than_the_runs_of_one_side():
     old, new = make_runs(50, 50, 50, started=BEFORE), make_runs(50, 50, 50)
-    check_registration("r", make_relation(), old, new)
-    check_registration("r", make_relation(), new, old)
+    assert find_later_sides("r", make_relation(), old, new) == "second"
+    assert find_later_sides("r", make_relation(), new, old) == "first"
+    assert find_later_sides("r", make_relation(), new, new) == "both"
     mixed = [*new, *make_runs(50, started=BEFORE)]
     unknown = make_runs(50, started="some day")
     for first, second in ((old, old), (mixed, old), (unknown, old)):
         with refuses("relation-registered-late"):
-            check_registration("r", make_relation(), first, second)
+            find_later_sides("r", make_relation(), first, second)
 
 
 def test_the_table_leaves_open_what_has_too_few_seeds():
     relations = {"r": make_relation()}
     *_, row = make_relations_table({"a": make_runs(80, 83, 86), "b": make_runs(70, 70, 76)}, relations).splitlines()
-    assert "| `a`: 80.0, 83.0, 86.0 | `b`: 70.0, 70.0, 76.0 | > 2 | +11.0 [+3.6, +18.4] | reproduced |" in row
+    assert "| `a`: 80.0, 83.0, 86.0 | `b`: 70.0, 70.0, 76.0 | both | > 2 | +11.0 [+3.6, +18.4] | reproduced |" in row
     *_, row = make_relations_table({"a": make_runs(80, 83, 86), "b": make_runs(70, 71)}, relations).splitlines()
-    assert row.endswith("| `b`: 70.0, 71.0 | > 2 |  | open |")
+    assert row.endswith("| `b`: 70.0, 71.0 |  | > 2 |  | open |")
     *_, row = make_relations_table({"a": [], "b": []}, {"r": make_relation("equal")}).splitlines()
-    assert row.endswith("| `a`: not run | `b`: not run | within ± 2 |  | open |")
+    assert row.endswith("| `a`: not run | `b`: not run |  | within ± 2 |  | open |")
     other = make_runs(70, 70, 76, episodes="other")
     with refuses("tracked-runs-unequal", "other episodes"):
         make_relations_table({"a": make_runs(80, 83, 86), "b": other}, relations)
