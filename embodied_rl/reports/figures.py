@@ -48,6 +48,7 @@ class Figure:
             interquartile mean of the families of all seeds, IQM (`embodied_rl.reports.aggregates`).
         levels: successes; the table has a column for each, with the minutes until an evaluation reached it, the median
             of the seeds.
+        steps: whether the table of evaluations has the control steps to success, mean over the successes.
         interventions: whether the table has the interventions of a human an episode, in the first and in the last
             quarter of the training episodes.
         family_plot: file of a plot with a curve for each family, of one group alone; null for none.
@@ -62,6 +63,7 @@ class Figure:
     table: str | None = None
     families: bool = False
     levels: tuple[float, ...] = ()
+    steps: bool = False
     interventions: bool = False
     family_plot: str | None = None
     profile: str | None = None
@@ -110,7 +112,7 @@ def redraw(results: Path, added: Added | None = None) -> dict[Path, str]:
         if figure.table is not None:
             page = results.parent / figure.table
             found = {label: read_evaluation(results, group, added) for label, group in figure.evaluations.items()}
-            table = make_evaluations_table(found) if found else make_table(groups, figure)
+            table = make_evaluations_table(found, figure.steps) if found else make_table(groups, figure)
             files[page] = replace_table(files.get(page) or read_page(page), name, table, page)
     if (results / relations.LIST).is_file():
         place, listed = relations.read_relations(results)
@@ -138,6 +140,8 @@ def check_figure(name: str, figure: Figure, groups: Mapping[str, Sequence[Tracke
         any((figure.plot, figure.family_plot, figure.profile)) or figure.levels or figure.interventions
     ):
         raise UserError(f"{LIST}: {name}: evaluations have a table of success alone.", code="figure-incomplete")
+    if figure.steps and groups:
+        raise UserError(f"{LIST}: {name}: steps are a column of evaluations alone.", code="figure-incomplete")
     for label, runs in groups.items():
         if figure.interventions and not all(run.interventions for run in runs):
             message = f"{LIST}: {name}: a run of {label} has no interventions of a human: leave interventions out."
@@ -246,23 +250,30 @@ def make_table(groups: Mapping[str, Sequence[TrackedRun]], figure: Figure) -> st
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
-def make_evaluations_table(evaluations: Mapping[str, TrackedEvaluation]) -> str:
+def make_evaluations_table(evaluations: Mapping[str, TrackedEvaluation], steps: bool = False) -> str:
     """Make a Markdown table: of each evaluation its success with Wilson's interval, of each family, and its episodes.
 
+    With `steps` it has the control steps to success, too.
+
     Raises:
-        UserError: the evaluations have different families.
+        UserError: the evaluations have different families, or one was tracked without the steps.
     """
     names = list(next(iter(evaluations.values())).outcomes.families)
     if different := [label for label, each in evaluations.items() if list(each.outcomes.families) != names]:
         message = f"{LIST}: the evaluation of {different[0]} has other families than {', '.join(names)}."
         raise UserError(message, code="tracked-runs-unequal")
-    rows = [("", "success", *names, "episodes")]
+    rows = [("", "success", *names, *["control steps to success"] * steps, "episodes")]
     rows += [("---",) * len(rows[0])]
     for label, evaluation in evaluations.items():
         outcomes = evaluation.outcomes
         rate = outcomes.rate()
-        families = (f"{100 * outcomes.rate(name).rate:.1f}" for name in names)
-        rows.append((label, _format_percent(rate.rate, rate.low, rate.high), *families, str(rate.episodes)))
+        cells = [f"{100 * outcomes.rate(name).rate:.1f}" for name in names]
+        if steps:
+            if outcomes.steps_to_success is None:
+                message = f"the evaluation of {label} was tracked without steps to success: track it again."
+                raise UserError(message, code="tracked-runs-unequal")
+            cells.append(f"{outcomes.steps_to_success:.1f}")
+        rows.append((label, _format_percent(rate.rate, rate.low, rate.high), *cells, str(rate.episodes)))
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 

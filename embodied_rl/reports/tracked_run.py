@@ -43,12 +43,14 @@ class Outcomes:
         episodes: a digit for each episode in order, 1 for success.
         episodes_sha256: hash of the episodes; reports with the same hash can be paired.
         purpose: what the episodes are for, "report" or "publish".
+        steps_to_success: control steps, mean over the successes; None without any, and in files of older versions.
     """
 
     families: Mapping[str, tuple[int, int]]
     episodes: str
     episodes_sha256: str
     purpose: str
+    steps_to_success: float | None = None
 
     def __post_init__(self) -> None:
         """Raise `UserError` if the families' numbers are not those of the episodes, or the purpose is unknown."""
@@ -72,6 +74,7 @@ class Outcomes:
             "".join("01"[each.success] for each in report.episodes),
             str(report.metadata["episodes_sha256"]),
             read_purpose(report.metadata),
+            _round(report.overall.steps_to_success),
         )
 
     def rate(self, family: str | None = None) -> Rate:

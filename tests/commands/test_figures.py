@@ -124,6 +124,9 @@ def test_each_family_has_its_curve(make_run, results):
     (results / "figures.yaml").write_text(LIST.replace("{ours: demo}", "{a: demo, b: demo}") + "  family_plot: a.svg\n")
     with refuses("figure-incomplete", "one group"):
         redraw(results)
+    (results / "figures.yaml").write_text(LIST + "  steps: true\n")
+    with refuses("figure-incomplete", "evaluations alone"):
+        redraw(results)
 
 
 def test_a_table_tells_when_a_success_was_reached(make_run):
@@ -183,7 +186,10 @@ def make_evaluation(tmp_path, spec):
 
     def make(name, outcomes, **metadata):
         results = [
-            EpisodeResult(i, i % 4, i, "train", bool(won), bool(won), 9, 1.0, 0.1) for i, won in enumerate(outcomes)
+            EpisodeResult(
+                i, i % 4, i, "train", bool(won), bool(won), 9, 1.0, 0.1, steps_to_success=i + 1 if won else None
+            )
+            for i, won in enumerate(outcomes)
         ]
         policy = {"policy": "/home/me/best.safetensors", "file": "/home/me/best.safetensors", "sha256": "ab"}
         described = {
@@ -213,6 +219,22 @@ def test_evaluations_make_a_table(make_evaluation, results, tmp_path, capsys):
     drawn = page.read_bytes()
     run(FiguresConfig(results=str(results)))
     assert page.read_bytes() == drawn and "redrawn" not in capsys.readouterr().out.splitlines()[-1:]
+
+
+def test_evaluations_show_their_steps_to_success(make_evaluation, results, tmp_path):
+    page, figure = (
+        tmp_path / "docs" / "page.md",
+        "d: {title: D, evaluations: {seen: seen}, table: docs/page.md, steps: true}",
+    )
+    page.write_text("<!-- table: d -->\n<!-- end of table -->\n")
+    (results / "figures.yaml").write_text(figure)
+    folder = make_evaluation("vision", [0, 1, 0, 1, 1, 0, 0, 1])
+    run(FiguresConfig((str(folder),), group="seen", results=str(results)))
+    assert "control steps to success | episodes |" in page.read_text() and "| 4.8 | 8 |" in page.read_text()
+    file = results / "seen" / "evaluation.json"
+    file.write_text(file.read_text().replace('"steps_to_success":4.75', '"steps_to_success":null'))
+    with refuses("tracked-runs-unequal", "track it again"):
+        redraw(results)
 
 
 def test_evaluations_that_cannot_be_tracked_are_refused(make_evaluation, results):
