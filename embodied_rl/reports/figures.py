@@ -77,6 +77,11 @@ class _Figures:
     figures: Mapping[str, Figure]
 
 
+def read_figures(results: Path) -> Mapping[str, Figure]:
+    """Read the list of figures, name → figure; raise `UserError` if it is missing or damaged."""
+    return freeze_config(_Figures, {"figures": read_config(results / LIST)}).figures
+
+
 def redraw(results: Path, added: Added | None = None) -> dict[Path, str]:
     """Draw every figure of `results/figures.yaml`; return file → its new content, and write nothing.
 
@@ -88,7 +93,7 @@ def redraw(results: Path, added: Added | None = None) -> dict[Path, str]:
         UserError: the list, a tracked run or a place for a table is missing or damaged, or runs do not fit together.
     """
     files: dict[Path, str] = {}
-    for name, figure in freeze_config(_Figures, {"figures": read_config(results / LIST)}).figures.items():
+    for name, figure in read_figures(results).items():
         groups = {label: read_group(results, group, added) for label, group in figure.runs.items()}
         if missing := [figure.runs[label] for label, runs in groups.items() if not runs]:
             message = f"{results / missing[0]} has no tracked run, which {LIST} names."
