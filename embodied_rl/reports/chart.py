@@ -7,8 +7,8 @@ from html import escape
 
 WIDTH, HEIGHT = 460, 260
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 14, 14, 38
-_KEYS = 4
-"""Keys in a row of the legend of a file."""
+_KEYS, _LETTER = 4, 6.5
+"""Keys in a row of the legend of a file, at most, and the width of a letter of 11 pixels, at most in the mean."""
 _STYLE = (
     "text{font:11px system-ui,sans-serif;fill:#475569} .title{font-size:13px;font-weight:600;fill:#0f172a} "
     ".grid{stroke:#e2e8f0} .axis{stroke:#94a3b8}"
@@ -53,12 +53,13 @@ def draw_chart_file(title: str, series: Sequence[Series], *, x_label: str, perce
     body, keys = _draw_axes_and_curves(series, x_label, percent)
     if not body:
         return ""
-    legend = ""
+    legend, longest = "", max(len(label) for label, _ in keys)
+    columns = max(1, min(_KEYS, int((WIDTH - _LEFT) / (25 + _LETTER * longest))))
     for number, (label, colour) in enumerate(keys):
-        x, y = _LEFT + (number % _KEYS) * (WIDTH - _LEFT) // _KEYS, HEIGHT + 16 + 16 * (number // _KEYS)
+        x, y = _LEFT + (number % columns) * (WIDTH - _LEFT) // columns, HEIGHT + 16 + 16 * (number // columns)
         legend += f'<rect x="{x}" y="{y - 9}" width="10" height="10" fill="{colour}"/>'
         legend += f'<text x="{x + 15}" y="{y}">{escape(label)}</text>'
-    top, height = 24, HEIGHT + 24 + 16 * math.ceil(len(keys) / _KEYS)
+    top, height = 24, HEIGHT + 24 + 16 * math.ceil(len(keys) / columns)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 {-top} {WIDTH} {height + top}" role="img">'
         f"<title>{escape(title)}</title><style>{_STYLE}</style>"

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from embodied_rl.reports.chart import HEIGHT, WIDTH, Series, choose_ticks, draw_line_chart
+from embodied_rl.reports.chart import HEIGHT, WIDTH, Series, choose_ticks, draw_chart_file, draw_line_chart
 
 
 def points(svg, element="polyline"):
@@ -52,6 +52,18 @@ def test_text_is_escaped_and_a_constant_is_drawn():
     assert draw_line_chart("t", [Series("", [0, 1], [None, None])], x_label="") == ""
     assert len(points(draw_line_chart("t", [Series("", [0, 1, 2], [1.0, None, 3.0])], x_label=""))) == 2
     assert "<t>" not in svg and "<a>" not in svg and "<x>" not in svg and len(points(svg)) == 2
+
+
+@pytest.mark.parametrize("labels", ["abcd", ["three seeds, one core each", "one seed"] * 2, ["m" * 50, "w" * 9, "x"]])
+def test_keys_of_a_file_do_not_overlap(labels):
+    """A label takes at least 6 pixels a letter beside its square of 15; all stand inside of the drawing."""
+    svg = draw_chart_file("t", [Series(label, [0, 1], [0.1, 0.2]) for label in labels], x_label="x", percent=True)
+    found = re.findall(r'<rect x="(\d+)"[^>]*/><text x="\d+" y="(\d+)">([^<]*)<', svg)
+    keys = [(int(x), int(y), 15 + 6 * len(label)) for x, y, label in found]
+    assert len(keys) == len(labels)
+    top, height = map(int, re.search(r'viewBox="0 (-\d+) \d+ (\d+)"', svg).groups())
+    assert all(y < top + height for _, y, _ in keys)
+    assert all(x + wide <= other for (x, y, wide), (other, below, _) in pairwise(keys) if y == below)
 
 
 @pytest.mark.parametrize(("low", "high"), [(0, 1), (0, 100), (-3e-4, 7e-4), (0.99, 1.01), (12, 3456789)])
