@@ -32,7 +32,12 @@ OTHER = {
     "docs/simulators/tabletop_warp.md": "pixels",
 }
 """Page whose percentages are not success of tracked runs → what they are."""
-ALSO = {"docs/rewards/rises.md": ("rewards_rises", "rewards_sparse_progress")}
+ALSO = {
+    "docs/rewards/rises.md": ("rewards_rises", "rewards_sparse_progress"),
+    "docs/tutorial_algorithm.md": ("tutorial_leave_one_out", "tutorial_grpo"),
+    "docs/example_plugin/README.md": ("example_plugin",),
+    **{f"docs/tutorial_{name}.md": (f"tutorial_{name}",) for name in ("policy", "reward", "dataset", "simulator")},
+}
 """Page without a table of its own → groups that its text is about."""
 PAGES = sorted(str(path.relative_to(ROOT)) for path in ROOT.rglob("*.md") if ".venv" not in path.parts)
 
