@@ -23,7 +23,8 @@ _OPEN_EGL = "import mujoco; context = mujoco.GLContext(16, 16); context.make_cur
 def examine_machine(run_root: Path) -> list[Diagnosis]:
     """Run all checks of the machine, for runs stored in `run_root`."""
     return [
-        *(check() for check in (check_python, check_torch, check_cores, check_memory, check_shared_memory)),
+        *(check() for check in (check_python, check_system, check_torch)),
+        *(check() for check in (check_cores, check_memory, check_shared_memory)),
         check_disk(run_root),
         check_run_root(run_root),
         *(check() for check in (check_mujoco, check_egl, check_video_encoder, check_base_checkpoint)),
@@ -31,10 +32,21 @@ def examine_machine(run_root: Path) -> list[Diagnosis]:
 
 
 def check_python() -> Diagnosis:
-    """Check that the package supports this Python version."""
-    recent = sys.version_info >= (3, 11)
-    remedy = "" if recent else "install Python 3.11 or newer, then run make again"
-    return Diagnosis("Python", "ok" if recent else "fail", platform.python_version(), remedy)
+    """Check that the package supports this Python version, and that it is the tested one."""
+    found, version = platform.python_version(), sys.version_info[:2]
+    if version < (3, 11):
+        return Diagnosis("Python", "fail", found, "install Python 3.11 or newer, then run make again")
+    if version != (3, 11):
+        remedy = "tested: Python 3.11 (on 3.12 the default tests were run once); use it if something fails"
+        return Diagnosis("Python", "warn", found, remedy)
+    return Diagnosis("Python", "ok", found)
+
+
+def check_system() -> Diagnosis:
+    """Check that the operating system is the tested one."""
+    tested = platform.system() == "Linux"
+    remedy = "" if tested else "tested: Linux; use it, or a container of it, if something fails"
+    return Diagnosis("system", "ok" if tested else "warn", platform.platform(), remedy)
 
 
 def check_torch() -> Diagnosis:

@@ -1,5 +1,6 @@
 """The doctor: its checks on machines that lack something, and of a robot."""
 
+import json
 import secrets
 import shutil
 import subprocess
@@ -38,7 +39,7 @@ def by_name(tmp_path) -> dict[str, Diagnosis]:
 def test_a_machine_that_runs_the_tests_can_train(tmp_path) -> None:
     checks = by_name(tmp_path)
     assert {name for name, check in checks.items() if check.status == "fail"} == set()
-    assert checks["MuJoCo"].status == "ok"
+    assert checks["MuJoCo"].status == "ok" and {"Python", "system"} <= checks.keys()
 
 
 @pytest.mark.thorough
@@ -72,6 +73,33 @@ def test_a_diagnosis_that_fails_is_a_failed_check(error: Exception, tmp_path, mo
     monkeypatch.setattr(Tabletop, "diagnose", None, raising=False)
     assert doctor.print_checks(doctor.examine_simulator(SimNode("tabletop")), "ready") == 1
     assert "tabletop: diagnosis" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("version", "status"), [((3, 10, 9), "fail"), ((3, 11, 2), "ok"), ((3, 12, 1), "warn"), ((4, 0, 0), "warn")]
+)
+def test_a_python_that_is_not_tested_is_a_warning(
+    version: tuple[int, int, int], status: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine_doctor, "sys", SimpleNamespace(version_info=version))
+    check = machine_doctor.check_python()
+    assert check.status == status
+    assert ("3.11" in check.remedy) == (status != "ok")
+
+
+@pytest.mark.parametrize(("name", "status"), [("Linux", "ok"), ("Darwin", "warn"), ("Windows", "warn")])
+def test_a_system_that_is_not_tested_is_a_warning(
+    name: str, status: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    this = SimpleNamespace(system=lambda: name, platform=lambda: f"{name}-1.0")
+    monkeypatch.setattr(machine_doctor, "platform", this)
+    monkeypatch.setattr(doctor, "examine_machine", lambda root: [machine_doctor.check_system()])
+    assert main(["doctor"]) == 0
+    text = capfd.readouterr().out
+    assert f"{name}-1.0" in text and ("tested: Linux" in text) == (status == "warn")
+    assert main(["doctor", "--json"]) == 0
+    (row,) = json.loads(capfd.readouterr().out)
+    assert (row["name"], row["status"], row["found"]) == ("system", status, f"{name}-1.0")
 
 
 @pytest.mark.parametrize("module", ["mujoco", "torch"])
