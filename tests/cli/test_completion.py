@@ -1,5 +1,6 @@
 """What Tab completes: commands, keys, choices and values, in the words of the tables and schemas themselves."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -77,3 +78,30 @@ def test_bash_replaces_the_part_that_it_takes_for_a_word(line, current, expected
     """
     found = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=300, check=True)
     assert found.stdout.strip() == expected, found.stderr
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="no zsh")
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("train mode=as", ["-S  --", "-- mode=async"]),
+        ("train train.iter", ["-S  -- train.iterations=", "--"]),  # no space behind it
+        ("train resume=la", ["files"]),
+    ],
+)
+def test_zsh_loads_the_script_and_adds_what_it_is_offered(words, expected, tmp_path):
+    program = Path(sys.executable).with_name("embodied-rl")
+    script = f"""
+        embodied-rl() {{ {program} "$@" }}
+        eval "$(embodied-rl completion zsh)"
+        print -r -- $_comps[embodied-rl]
+        compset() {{ : }}
+        compadd() {{ print -r -- "$@" }}
+        _files() {{ print files }}
+        words=(embodied-rl {words}) CURRENT=3 PREFIX=$words[3]
+        _embodied_rl
+    """
+    command, environment = ["zsh", "-f", "-c", script], {**os.environ, "HOME": str(tmp_path), "ZDOTDIR": str(tmp_path)}
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=True)
+    assert found.stdout.splitlines() == ["_embodied_rl", *expected], found.stderr
