@@ -45,7 +45,8 @@ docs: $(VENV)/.dev
 	$(RUN)sphinx-build --quiet --fail-on-warning --keep-going --builder html docs docs/_build
 
 dist: $(VENV)/.core
-	$(RUN)python -m pip wheel --quiet --no-deps --wheel-dir dist $(ROBOT) .
+	$(PIP) build hatchling
+	for each in $(ROBOT) .; do $(RUN)python -m build --no-isolation --outdir dist $$each || exit; done
 
 check: lint packaging docs test
 

@@ -19,18 +19,24 @@ def robot_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def wheel_of_sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_from_sdist(CHECKOUT, tmp_path_factory.mktemp("wheel_of_sdist"))
+def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build("sdist", CHECKOUT, tmp_path_factory.mktemp("sdist"))
+
+
+@pytest.fixture(scope="session")
+def wheel_of_sdist(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_from_sdist(sdist, tmp_path_factory.mktemp("wheel_of_sdist"))
 
 
 @pytest.fixture(scope="session")
 def robot_wheel_of_sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_from_sdist(ROBOT, tmp_path_factory.mktemp("robot_wheel_of_sdist"))
+    folder = tmp_path_factory.mktemp("robot_wheel_of_sdist")
+    return build_from_sdist(build("sdist", ROBOT, folder), folder)
 
 
-def build_from_sdist(source: Path, folder: Path) -> Path:
+def build_from_sdist(sdist: Path, folder: Path) -> Path:
     """The wheel of an unpacked sdist."""
-    with tarfile.open(build("sdist", source, folder)) as archive:
+    with tarfile.open(sdist) as archive:
         archive.extraction_filter = getattr(tarfile, "data_filter", None)  # Debian 12's Python has none yet
         archive.extractall(folder)
     (unpacked,) = (item for item in folder.iterdir() if item.is_dir())

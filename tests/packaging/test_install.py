@@ -6,6 +6,8 @@ none that only an extra requires, unless editable.
 """
 
 import json
+import subprocess
+import tarfile
 import zipfile
 from importlib.metadata import requires
 from pathlib import Path
@@ -38,15 +40,29 @@ def installed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     return install(folder, *wheels, only=list_requirements("embodied-rl") - {"embodied-rl-robot"})
 
 
-def read_names(wheel: Path) -> set[str]:
-    return {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+def read_contents(wheel: Path) -> dict[str, int]:
+    """File name → check sum."""
+    return {info.filename: info.CRC for info in zipfile.ZipFile(wheel).infolist() if ".dist-info/" not in info.filename}
+
+
+def test_the_sdist_holds_all_files_of_the_repository(sdist: Path) -> None:
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=CHECKOUT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    with tarfile.open(sdist) as archive:
+        held = {name.partition("/")[2] for name in archive.getnames()}
+    wanted = {name for name in listed.stdout.split("\0") if name and (CHECKOUT / name).is_file()}
+    assert held == wanted | {"PKG-INFO"}
+    assert {name.partition("/")[0] for name in wanted} >= {"assets", "configs", "docs", "results", "tests"}
 
 
 def test_the_wheels_hold_all_files_once(
     wheel: Path, wheel_of_sdist: Path, robot_wheel: Path, robot_wheel_of_sdist: Path
 ) -> None:
-    platform, robot = read_names(wheel), read_names(robot_wheel)
-    assert (platform, robot) == (read_names(wheel_of_sdist), read_names(robot_wheel_of_sdist))
+    assert read_contents(wheel) == read_contents(wheel_of_sdist)
+    assert read_contents(robot_wheel) == read_contents(robot_wheel_of_sdist)
+    platform, robot = set(read_contents(wheel)), set(read_contents(robot_wheel))
     assert not platform & robot, "files of both would be lost when one is removed"
     roots = {"embodied_rl": "", "embodied_rl_sims": "sims", "embodied_rl_policies": "policies"}
     assert {name.partition("/")[0] for name in platform | robot} == set(roots)
