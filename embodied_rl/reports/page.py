@@ -72,6 +72,15 @@ p.note { color: var(--soft); font-size: 13px; margin: 10px 0 0; }
   td[data-label=""] div, td .bar { width: 100%; } td:first-child { min-width: 0; }
   dl { grid-template-columns: 1fr; gap: 0; } dd { margin-bottom: 10px; }
 }
+@media print {
+  * { print-color-adjust: exact; }
+  main { max-width: none; padding: 0; }
+  h2, thead, figcaption, summary { break-after: avoid; }
+  .card, figure, tr, .strip { break-inside: avoid; }
+  .scroll { overflow: visible; }
+  video::-webkit-media-controls { display: none; }
+  details::details-content { content-visibility: visible; }
+}
 """
 
 UNKNOWN = "unknown"

@@ -300,3 +300,16 @@ def test_screen_readers_are_told_what_is_what(page):
     regions = re.findall(r'role="region" aria-label="([^"]+)"', page)
     assert len(regions) == len(set(regions)) == parsed.tags.count("table")
     assert len(re.findall(r"<figcaption>[^<]+</figcaption><video controls", page)) == parsed.tags.count("video") > 0
+
+
+def test_on_paper_nothing_is_split_folded_or_hidden(page):
+    style = re.search(r"@media print {\n(.*?)\n}\n", page, re.DOTALL).group(1)
+    rules = {rule: set(names.strip().split(", ")) for names, rule in re.findall(r"([^{}]+){ ([^{}]+); }", style)}
+    assert {".card", "figure", "tr", ".strip"} <= rules["break-inside: avoid"]
+    assert {"h2", "thead", "figcaption", "summary"} <= rules["break-after: avoid"]
+    assert rules["content-visibility: visible"] == {"details::details-content"}, "what is folded on the screen"
+    assert rules["overflow: visible"] == {".scroll"}, "what is scrolled to on the screen"
+    assert rules["print-color-adjust: exact"] == {"*"}, "bars and legends are backgrounds"
+    assert rules["display: none"] == {"video::-webkit-media-controls"}, "which hide the still"
+    assert {"details", "summary", "figure", "figcaption", "h2", "thead", "tr"} <= set(Page(page).tags)
+    assert page.index("@media print {") > page.index("@media (max-width"), "the later rules are in force"
