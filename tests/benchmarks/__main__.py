@@ -1,7 +1,8 @@
 """Run one benchmark from the repository root: `python -m tests.benchmarks <name> key=value…`.
 
 Each benchmark is a module of this package with a function `run(config)`, which returns figures. They are printed as
-JSON, and written to `<out>/<name>.json`. Keys are those of `train`, and those of `BenchmarkConfig`.
+JSON, and written to `<out>/<name>.json`. Keys are those of `train`, and those of `BenchmarkConfig`. If the figures
+have a "problem", it is the exit message.
 """
 
 import json
@@ -18,8 +19,8 @@ from embodied_rl.system.atomic_write import make_folder, write_text
 from tests.benchmarks.settings import BenchmarkConfig
 
 NAMES = (
-    "async_collection", "cpu_utilisation", "critic_server", "fuzz", "model_memory", "overlap", "peers", "pipeline",
-    "plan_validation", "policy_server", "prefix_cache", "ray_overhead", "recovery", "scoring", "transport",
+    "async_collection", "cpu_utilisation", "critic_server", "fuzz", "model_memory", "overlap", "pages", "peers",
+    "pipeline", "plan_validation", "policy_server", "prefix_cache", "ray_overhead", "recovery", "scoring", "transport",
 )  # fmt: skip
 
 
@@ -38,6 +39,8 @@ def main(arguments: Sequence[str]) -> None:
     text = json.dumps(found | {"hardware": provenance.describe_hardware()}, indent=2)
     write_text(file, text + "\n")
     print(text, f"Written: {file}", sep="\n")
+    if problem := found.get("problem"):
+        sys.exit(problem)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from embodied_rl.config.freeze import at_least
-from embodied_rl.interfaces.trust import Text
+from embodied_rl.interfaces.trust import FilePath, Text
 from embodied_rl.schema import BenchConfig
 
 
@@ -15,3 +15,9 @@ class BenchmarkConfig(BenchConfig):
     """For `prefix_cache`: also compile the denoise steps, which takes minutes."""
     ticks: int = at_least(1, 20_000)
     """For `fuzz`: ticks of the safety filter, and of the control core. A million of each takes 20 minutes of a core."""
+    pages: tuple[FilePath, ...] = ()
+    """For `pages`: HTML files."""
+    axe: FilePath = "axe.min.js"
+    """For `pages`: the file of axe-core."""
+    browser: FilePath = "/usr/bin/chromium"
+    """For `pages`: the program of Chromium."""
