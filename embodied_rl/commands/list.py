@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from embodied_rl.cli.command import make_option_parser, read_config_folder
 from embodied_rl.cli.documentation import list_plugin_keys, read_summary
@@ -43,13 +44,22 @@ def list_choices(words: Sequence[str]) -> int:
             f"unknown option '{unknown[0]}': list takes only --json and --config-dir DIR.", code="option-unknown"
         )
     config_dir = read_config_folder(typed.config_dir)
+    if words:
+        _check_words(*words)
     if typed.json:
-        _print_json(words, config_dir)
+        print(json.dumps(_collect(words, config_dir), ensure_ascii=False))
     elif not words:
         _print_all(config_dir)
     else:
         _print_section(config_dir, *words)
     return 0
+
+
+def _check_words(section: str, *more: str) -> None:
+    if section not in SECTIONS:
+        raise UserError(f"unknown list '{section}'.{suggest_name(section, SECTIONS)}", code="list-unknown")
+    if section != "tasks" and (excess := more[1 if section in (*_KINDS, "prompts") else 0 :]):
+        raise UserError(f"list {section} cannot show '{excess[0]}': leave it out.", code="too-many-words")
 
 
 def _print_all(config_dir: Path | None) -> None:
@@ -61,39 +71,52 @@ def _print_all(config_dir: Path | None) -> None:
 
 
 def _print_section(config_dir: Path | None, section: str, *more: str) -> None:
-    if section not in SECTIONS:
-        raise UserError(f"unknown list '{section}'.{suggest_name(section, SECTIONS)}", code="list-unknown")
-    if section != "tasks" and (excess := more[1 if section in (*_KINDS, "prompts") else 0 :]):
-        raise UserError(f"list {section} cannot show '{excess[0]}': leave it out.", code="too-many-words")
     if section == "tasks":
         for name in more or plugins.list_names("sims"):
             if not more and find_recipe_file(name) is not None:
                 print(f"embodied-rl list tasks {name}")
-                continue
-            spec = SimulatorKind.find(SimNode(name)).spec
-            print_columns([(task.name, task.family, name) for task in spec.tasks], indent=0)
+            else:
+                print_columns(_list_tasks(name), indent=0)
     elif more and section == "prompts":
-        print(find_prompt(more[0]).read_text(encoding="utf-8"), end="")
-    elif more:  # the keys of the plug-in that the choice uses, or of the plug-in of this name
-        kind, node = _KINDS[section]
-        chosen = (item.plugin for item in list_options(node, config_dir) if item.name == more[0] and item.plugin)
-        plugin = next(chosen, more[0])
-        keys = [] if plugin == "null" else list_plugin_keys(plugins.find_path(kind, plugin), node)
-        print_columns([(key.name, key.default, key.doc) for key in keys], indent=0)
+        print(_read_prompt(more[0]), end="")
+    elif more:
+        keys = _list_keys(section, more[0], config_dir)
+        print_columns(keys, indent=0)
         if not keys:
-            print(f"{node}={more[0]} has no keys.")
+            print(f"{_KINDS[section][1]}={more[0]} has no keys.")
     else:
         print_columns(_list_rows(section, config_dir), indent=0)
 
 
-def _print_json(words: Sequence[str], config_dir: Path | None) -> None:
-    """Print section → rows of all sections, or of one; a row is a name and what follows it in the text."""
-    sections = words or SECTIONS[:-1]
-    if len(words) > 1 or sections[0] not in SECTIONS[:-1]:
-        known = ", ".join(SECTIONS[:-1])
-        raise UserError(f"list --json shows all lists, or one of {known}.", code="list-unknown")
-    rows = {section: _list_rows(section, config_dir) for section in sections}
-    print(json.dumps({section: [list(row) for row in each] for section, each in rows.items()}, ensure_ascii=False))
+def _collect(words: Sequence[str], config_dir: Path | None) -> dict[str, Any]:
+    """Return section, or choice → rows: a name and what follows it in the text; for a prompt its text."""
+    match words:
+        case ["tasks", *sims]:
+            here = sims or [name for name in plugins.list_names("sims") if find_recipe_file(name) is None]
+            return {"tasks": [row for sim in here for row in _list_tasks(sim)]}
+        case ["prompts", name]:
+            return {name: _read_prompt(name)}
+        case [section, name]:
+            return {name: _list_keys(section, name, config_dir)}
+        case _:
+            return {section: _list_rows(section, config_dir) for section in words or SECTIONS[:-1]}
+
+
+def _list_tasks(sim: str) -> list[tuple[str, ...]]:
+    return [(task.name, task.family, sim) for task in SimulatorKind.find(SimNode(sim)).spec.tasks]
+
+
+def _read_prompt(name: str) -> str:
+    return find_prompt(name).read_text(encoding="utf-8")
+
+
+def _list_keys(section: str, name: str, config_dir: Path | None) -> list[tuple[str, ...]]:
+    """Return the keys of the plug-in that a choice uses, or of the plug-in of this name."""
+    kind, node = _KINDS[section]
+    chosen = (item.plugin for item in list_options(node, config_dir) if item.name == name and item.plugin)
+    plugin = next(chosen, name)
+    keys = [] if plugin == "null" else list_plugin_keys(plugins.find_path(kind, plugin), node)
+    return [(key.name, key.default, key.doc) for key in keys]
 
 
 def _list_rows(section: str, config_dir: Path | None) -> list[tuple[str, ...]]:

@@ -51,7 +51,31 @@ def test_lists(capfd):
     assert {"sims", "policies", "algos", "experiments"} <= set(found)
     (algos,) = read(capfd, "list", "algos")[0].values()
     assert "grpo" in {row[0] for row in algos} and algos == found["algos"]
-    assert main(["list", "tasks", "--json"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "row"),
+    [
+        ("tasks", "tasks", ["press_button", "press", "tabletop"]),
+        ("tasks tabletop", "tasks", ["press_button", "press", "tabletop"]),
+        ("algos grpo", "grpo", ["algo.clip_low", "0.2", "the ratio stays above 1 - clip_low."]),
+        ("rewards null", "null", None),
+    ],
+)
+def test_a_choice_is_listed(words, name, row, capfd):
+    found, _ = read(capfd, "list", *words.split())
+    assert list(found) == [name] and (row in found[name] if row else found[name] == [])
+
+
+def test_a_prompt_is_its_text(capfd):
+    found, _ = read(capfd, "list", "prompts", "vlac_pair")
+    assert main(["list", "prompts", "vlac_pair"]) == 0
+    assert found == {"vlac_pair": capfd.readouterr().out}
+
+
+@pytest.mark.parametrize("words", [["nonsense"], ["sims", "tabletop", "x"], ["algos", "grqo"]])
+def test_what_is_not_there_is_not_listed(words, capfd):
+    assert main(["list", *words, "--json"]) == 2 and not capfd.readouterr().out
 
 
 @pytest.mark.parametrize("words", [["train"], ["eval", "x", "--dry-run"], ["compare", "a", "b", "-m"]])
