@@ -24,14 +24,25 @@ NAMES = (
 )  # fmt: skip
 
 
+def configure(arguments: Sequence[str]) -> tuple[str, BenchmarkConfig]:
+    """Return the benchmark that the first argument names, and the configuration that the others make.
+
+    Raises:
+        UserError: a key is wrong, or there is no such benchmark.
+    """
+    if not arguments or arguments[0] not in NAMES:
+        usage = f"usage: python -m tests.benchmarks <name> key=value…\nnames: {', '.join(NAMES)}"
+        raise UserError(usage, code="benchmark-unknown")
+    name, *overrides = arguments
+    mapping = compose_config("train", ["run.experiment=benchmark", *overrides])
+    config, _ = TrainingPreparation().check(freeze_config(BenchmarkConfig, mapping))
+    return name, config
+
+
 def main(arguments: Sequence[str]) -> None:
     """Run the benchmark that the first argument names, with the others as configuration keys."""
-    if not arguments or arguments[0] not in NAMES:
-        sys.exit(f"usage: python -m tests.benchmarks <name> key=value…\nnames: {', '.join(NAMES)}")
-    name, *overrides = arguments
     try:
-        mapping = compose_config("train", ["run.experiment=benchmark", *overrides])
-        config, _ = TrainingPreparation().check(freeze_config(BenchmarkConfig, mapping))
+        name, config = configure(arguments)
         file = make_folder(Path(config.out), "out") / f"{name}.json"
         found = import_module(f"tests.benchmarks.{name}").run(config)
     except UserError as error:

@@ -20,7 +20,7 @@ from embodied_rl.config import plugins
 from embodied_rl.interfaces.scorer import ScoreRequest
 from embodied_rl.interfaces.sim import Episode
 from embodied_rl_example.reacher import Reacher, ReacherConfig
-from tests.support.example import lay_out
+from tests.support.example import import_from, lay_out
 from tests.support.running import started_apart
 from tests.support.transports import borrow_domain
 
@@ -86,13 +86,6 @@ def install(site: Path, project: str, monkeypatch: pytest.MonkeyPatch) -> None:
         f"Metadata-Version: 2.1\nName: {described['name']}\nVersion: {described['version']}\n"
     )
     import_from([str(site)], monkeypatch)
-
-
-def import_from(folders: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    for folder in folders:
-        monkeypatch.syspath_prepend(folder)
-        monkeypatch.setenv("PYTHONPATH", folder, prepend=":")
-    plugins.list_plugins.cache_clear()
 
 
 class Reader:

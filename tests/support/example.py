@@ -3,6 +3,10 @@
 import tomllib
 from pathlib import Path
 
+import pytest
+
+from embodied_rl.config import plugins
+
 EXAMPLE = Path(__file__).parents[2] / "docs" / "example_plugin"
 
 
@@ -18,3 +22,11 @@ def lay_out(site: Path) -> list[str]:
     ]
     (info / "entry_points.txt").write_text("\n".join(lines))
     return [str(site), str(EXAMPLE / "src")]
+
+
+def import_from(folders: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this process, and those that it starts, import from folders; whoever calls it clears the plug-ins' cache."""
+    for folder in folders:
+        monkeypatch.syspath_prepend(folder)
+        monkeypatch.setenv("PYTHONPATH", folder, prepend=":")
+    plugins.list_plugins.cache_clear()
