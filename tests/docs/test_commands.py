@@ -53,12 +53,13 @@ STANDS_FOR = {  # what a reader replaces, and something in its place
     r"\{[^{}]*…[^{}]*\}": "{}",
     r"(?<=[= ])(\w+://)?…": r"\1x",
 }
-INLINE = re.compile(r"(?<!`)`([a-z][^`]* [^`]+)`(?!`)")
+INLINE = re.compile(r"(?<!`)`((?:[A-Z_]+=|[a-z])[^`]* [^`]+)`(?!`)")
+VARIABLES = re.compile(r"^(?:[A-Z_]+=\S+ )+")
 SIDE = re.compile(r"^\| `(\w+)` \| `(.+?)`(?: \||, which)", re.MULTILINE)
 OURS = {name.split()[0] for name in list_commands()}
 PREFIXES = (
     "embodied-rl ", "torchrun ", "make ", "pip install 'embodied-rl", "pip install ./", "pip install docs/",
-    "pytest ", "python -m pytest ", "python -m tests.", "python -m embodied_rl", "python docs/",
+    "pytest ", "python -m pytest ", "python -m tests.", "python -m embodied_rl", "python docs/", "python tests/",
 )  # fmt: skip
 """What an inline command begins with, but for those of ours that are written without `embodied-rl`."""
 CALLS = re.compile(r"""^(?:torchrun .* -m embodied_rl|eval "\$\(embodied-rl) (.*?)(?:\)")?(?=\s+#|$)""")
@@ -75,7 +76,7 @@ def list_command_lines() -> Iterator[tuple[str, str]]:
         for language, block in BLOCK.findall(text):
             if language in ("", "bash", "console") and DRAWING not in block:
                 yield from ((name, CALLS.sub(r"embodied-rl \1", line)) for line in split_lines(block))
-        for found in (" ".join(line.split()) for line in INLINE.findall(BLOCK.sub("", text))):
+        for found in (" ".join(VARIABLES.sub("", line).split()) for line in INLINE.findall(BLOCK.sub("", text))):
             if found.removeprefix("embodied-rl ") in list_commands():
                 yield name, f"embodied-rl {found.removeprefix('embodied-rl ')} --help"
             elif found.split()[0] in OURS and found != "import torch":
@@ -180,9 +181,15 @@ def check_program(program: str, words: list[str]) -> bool:
 
 
 def check_pytest(words: list[str], config: pytest.Config) -> None:
-    """Check that files, options and marks of a line of pytest exist."""
-    assert all((REPOSITORY / word).exists() for word in words if "/" in word)
-    assert all(config.getoption(word) is not config for word in words if word.startswith("--"))
+    """Check that files, options, words of -k and marks of a line of pytest exist."""
+    paths = [REPOSITORY / word for word in words if "/" in word]
+    assert all(path.exists() for path in paths)
+    for word in words:
+        if word.startswith("--"):
+            config.getoption(word)  # raises ValueError
+    chosen = {after for word, after in pairwise(words) if word == "-k"}
+    text = "".join(file.read_text() for path in paths for file in (path.rglob("*.py") if path.is_dir() else [path]))
+    assert all(word in text for each in chosen for word in re.findall(r"\w+", each) if word not in ("and", "or", "not"))
     marks = " ".join(after for word, after in pairwise(words) if word == "-m" and after != "pytest")
     known = {re.split(r"\W", line)[0] for line in config.getini("markers")}
     assert {*re.findall(r"\w+", marks)} <= {*known, "not", "and", "or"}
