@@ -46,6 +46,7 @@ STANDS_FOR = {  # what a reader replaces, and something in its place
     r"<d(elay)?>": "2",
     r"<rate>": "0.5",
     r"<split>": "vision",
+    r"<html>": "report.html",
     r"<strategy>": "stop",
     r"(?<==)N\b": "2",
     r"<[^<>]*>": FILE,
