@@ -53,7 +53,9 @@ class Outcomes:
     steps_to_success: float | None = None
 
     def __post_init__(self) -> None:
-        """Raise `UserError` if the families' numbers are not those of the episodes, or the purpose is unknown."""
+        """Raise `UserError` if numbers of families are not those of the episodes, or another entry is impossible."""
+        if self.steps_to_success is not None and not 0 <= self.steps_to_success <= LARGEST:  # false for NaN, too
+            raise UserError(f"steps_to_success is {self.steps_to_success:g}", code="tracked-run-damaged")
         if any(not 0 <= known <= all_ for known, all_ in self.families.values()):
             message = "a family has more successes than episodes, or fewer than none"
             raise UserError(message, code="tracked-run-damaged")

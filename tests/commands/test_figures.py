@@ -232,7 +232,12 @@ def test_evaluations_show_their_steps_to_success(make_evaluation, results, tmp_p
     run(FiguresConfig((str(folder),), group="seen", results=str(results)))
     assert "control steps to success | episodes |" in page.read_text() and "| 4.8 | 8 |" in page.read_text()
     file = results / "seen" / "evaluation.json"
-    file.write_text(file.read_text().replace('"steps_to_success":4.75', '"steps_to_success":null'))
+    tracked = file.read_text()
+    for damaged in ("-1", "NaN"):
+        file.write_text(tracked.replace('"steps_to_success":4.75', f'"steps_to_success":{damaged}'))
+        with refuses("tracked-run-damaged"):
+            redraw(results)
+    file.write_text(tracked.replace('"steps_to_success":4.75', '"steps_to_success":null'))
     with refuses("tracked-runs-unequal", "track it again"):
         redraw(results)
 
