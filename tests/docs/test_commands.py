@@ -118,7 +118,7 @@ def test_the_documentation_has_command_lines() -> None:
 
 @pytest.fixture
 def _folder(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A folder of its own; for pages about the example plug-in this is installed."""
+    """A new folder, with the example plug-in installed for pages about it."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "docs").symlink_to(REPOSITORY / "docs")
     if page in ("CONTRIBUTING.md", "docs/example_plugin/README.md"):

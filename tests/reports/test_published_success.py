@@ -39,7 +39,7 @@ ALSO = {
     "docs/example_plugin/README.md": ("example_plugin",),
     **{f"docs/tutorial_{name}.md": (f"tutorial_{name}",) for name in ("policy", "reward", "dataset", "simulator")},
 }
-"""Page without a table of its own → groups that its text is about."""
+"""Page without a table → groups that its text is about."""
 PAGES = sorted(str(path.relative_to(ROOT)) for path in ROOT.rglob("*.md") if ".venv" not in path.parts)
 
 
@@ -75,7 +75,7 @@ def say_group(group: str) -> set[str]:
 
 
 def say_four_families() -> set[str]:
-    """Return what docs/algorithms/dsrl.md writes of four families, each with runs of its own, on a simulated robot."""
+    """Return what docs/algorithms/dsrl.md writes of four families on a simulated robot."""
 
     def average(kind: str, before: bool = False) -> list[float]:
         groups = [read_group(RESULTS, f"robot_{kind}_{name}") for name in ("push", "pick", "put", "press")]

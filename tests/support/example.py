@@ -25,7 +25,7 @@ def lay_out(site: Path) -> list[str]:
 
 
 def import_from(folders: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let this process, and those that it starts, import from folders; whoever calls it clears the plug-ins' cache."""
+    """Let this process, and those that it starts, import from folders; the caller clears the plug-ins' cache."""
     for folder in folders:
         monkeypatch.syspath_prepend(folder)
         monkeypatch.setenv("PYTHONPATH", folder, prepend=":")
